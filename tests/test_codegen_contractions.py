@@ -134,6 +134,15 @@ def test_gradients_of_weights_are_one_kernel():
     assert "kApart" in kernel(f, x, h, wide, wide, narrow).source
 
 
+def test_results_with_epilogues_are_one_kernel():
+    def f(a, b, c, d, bias, row):
+        return kf.relu(a @ b.T), c @ d.T * row + bias, kf.tanh(b @ d.T) * 2.0
+
+    a, b, c, d = (spec(n, 264) for n in (300, 136, 1000, 72))
+    (group,) = planned(f, a, b, c, d, spec(72), spec(1000, 1)).groups
+    assert group.how.startswith("3 products beside one another, in tiles of ")
+
+
 def test_products_stay_apart_elsewhere():
     for device, executors in (("A100 80GB", None), ("H200", ("array_library", "cuda")), ("cpu", None)):
         groups = kf.plan(golden.queries_keys_values, *queries(128), device=device, executors=executors).groups

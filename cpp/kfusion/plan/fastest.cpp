@@ -82,8 +82,7 @@ class Fastest {
 
   /// For one another, as many in a kernel as hold no more memory: what they read stays until the last one runs.
   void let_products_wait() {
-    const auto is_product = [&](const Output& o) { return g_[o.node].op == Op::matmul; };
-    if (device_.is_cpu || std::ranges::count_if(g_.outputs, is_product) < 2) return;
+    if (device_.is_cpu || products_of_results(chosen_.plan()) < 2) return;
     for (const int most : {4, 3, 2}) {
       PlanOptions options = options_;
       options.most_waiting = most;
@@ -92,6 +91,16 @@ class Fastest {
       const bool holds_more = other.cost().peak_intermediate_bytes > chosen_.cost().peak_intermediate_bytes;
       if (!holds_more && !other.exceeds(unfused_) && take_if_faster(std::move(other), false)) return;
     }
+  }
+
+  /// Kernels around a product that give results of the function alone.
+  static std::ptrdiff_t products_of_results(const Plan& plan) {
+    const Graph& g = plan.graph;
+    const auto is_result = [&](NodeId n) { return std::ranges::find(g.outputs, n, &Output::node) != g.outputs.end(); };
+    return std::ranges::count_if(plan.groups, [&](const Group& group) {
+      return std::ranges::any_of(group.nodes, [&](NodeId n) { return g[n].op == Op::matmul; }) &&
+             std::ranges::all_of(group.stores, is_result);
+    });
   }
 
   void not_slower_than_unfused() {
