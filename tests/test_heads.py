@@ -277,3 +277,16 @@ def test_a_step_in_the_function() -> None:
     changed = w.clone()
     assert_same(kf.fuse(step)(x, changed), want)
     assert_same(changed, w - 0.1 * g)
+
+
+@pytest.mark.parametrize(("classes", "dtype", "takes"), [(50_257, "bfloat16", True), (50_264, "bfloat16", False),
+                                                         (50_257, "float32", False)])  # fmt: skip
+def test_rows_whose_products_are_slow(classes: int, dtype: str, takes: bool) -> None:
+    """Of logits that fit one chunk, on a GPU: those of a chunk start at multiples of 16 bytes."""
+
+    def f(x: Any, w: Any, t: Any) -> Any:
+        return F.cross_entropy(F.linear(x, w)[:, :-1].flatten(0, 1).float(), t[:, 1:].flatten())
+
+    x, w = (kf.spec(shape, dtype, like="torch", device="cuda:0") for shape in ((4, 1024, 256), (classes, 256)))
+    t = kf.spec((4, 1024), "int64", like="torch", device="cuda:0")
+    assert is_head(kf.plan(kf.value_and_grad(f, (0, 1)), x, w, t, device="H200")) is takes

@@ -54,6 +54,11 @@ def bytes_of_chunk(device: str) -> int:
     return _BYTES["cpu" if device == "cpu" else "cuda"]
 
 
+def has_slow_products(device: str, dtype: str, columns: int) -> bool:
+    """Whether products of dense rows are those of rows that start anywhere."""
+    return device != "cpu" and dtype in HALF and columns * ITEM_BYTES[dtype] % _LINE_BYTES != 0
+
+
 class Library:
     """Products of a library of NumPy's kind."""
 

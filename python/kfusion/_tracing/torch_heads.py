@@ -10,7 +10,7 @@ from .._graph import heads
 from .._graph.tracer import Tracer
 from .._graph.values import Traced, place_of
 from .._ops import linear_losses, views
-from .._ops.chunk_products import bytes_of_chunk
+from .._ops.chunk_products import bytes_of_chunk, has_slow_products
 from .._spec import FLOATS, HALF, INTEGERS, ITEM_BYTES
 
 _View = Callable[[Any], Any]  # of x, as the logits were seen
@@ -39,7 +39,7 @@ def without_logits(logits: Traced, targets: Traced, class_weight: Any, options: 
         if not _is_plain(tracer, class_weight, logits):
             return None
     product = _product(tracer, logits)
-    if product is None or not _is_large(product) or not tracer.heads.claim(product.node):
+    if product is None or not _pays(product) or not tracer.heads.claim(product.node):
         return None
     made: Traced = linear_losses.head_loss(
         product.x, product.weight, targets, product.bias, class_weight, logits._dtype, **options, is_strict=True
@@ -139,12 +139,14 @@ def _turned(tracer: Tracer, weight: Traced) -> Traced:
     return tracer.view("transpose", weight, (1, 0))
 
 
-def _is_large(product: _Product) -> bool:
-    """Whether the logits and their gradient are more than a chunk of them and the gradients, which come at once."""
+def _pays(product: _Product) -> bool:
+    """Whether the logits and their gradient are more than a chunk of them and the gradients, which come at once. Those
+    that fit one chunk may stay as they are written, but for rows whose products are slow: a chunk's are quick."""
     x, weight = product.x, product.weight
     if x._dtype not in FLOATS:
         return False
-    classes, item = weight.shape[0], ITEM_BYTES[x._dtype]
-    logits = math.prod(x.shape[:-1]) * classes * item
-    chunk = bytes_of_chunk(place_of(x._tracer.inputs))
-    return bool(logits > chunk and 2 * logits > chunk + math.prod(weight.shape) * max(item, 4))
+    classes, item, place = weight.shape[0], ITEM_BYTES[x._dtype], place_of(x._tracer.inputs)
+    logits, chunk = math.prod(x.shape[:-1]) * classes * item, bytes_of_chunk(place)
+    if logits <= chunk and not has_slow_products(place, x._dtype, classes):
+        return False
+    return bool(2 * logits > min(logits, chunk) + math.prod(weight.shape) * max(item, 4))
