@@ -37,7 +37,7 @@ std::vector<bool> held_loads(const Kernel& k, const Arrangement& a) {
 Problem::Problem(const Kernel& kernel, const Arrangement& arrangement, const Target& device)
     : k(kernel), a(arrangement), target(device), held(held_loads(kernel, arrangement)) {}
 
-Division::Division(Extent grid, Extent block, std::vector<std::int64_t> members) : geometry(std::move(members)) {
+Division::Division(Extent grid, Extent block, std::optional<Geometry> members) : geometry(members) {
   const auto set = [](unsigned (&to)[3], const Extent& e) {
     to[0] = static_cast<unsigned>(e.x), to[1] = static_cast<unsigned>(e.y), to[2] = static_cast<unsigned>(e.z);
   };
@@ -138,7 +138,7 @@ bool is_heavy(const Kernel& k) {
 
 Division divide_rows(const Problem& p, int threads, std::int64_t rows, std::int64_t shared_bytes) {
   const std::int64_t all = product(p.a.outer);
-  Division d({divide_up(all, rows)}, {threads}, {all, 1, 1, 0, 0});
+  Division d({divide_up(all, rows)}, {threads}, Geometry{.rows = all, .warps = 1, .splits = 1});
   d.launch.shared_bytes = static_cast<std::size_t>(shared_bytes);
   return d;
 }

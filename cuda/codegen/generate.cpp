@@ -72,7 +72,8 @@ CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
   ParameterList parameters;
   Printer printer(k, a, chosen->traits, parameters);
   const Division d = chosen->launch(problem, static_cast<std::int64_t>(printer.partial_bytes()));
-  if (!d.geometry.empty()) parameters.numbers("Geometry", "geometry", d.geometry);
+  if (const auto& g = d.geometry)
+    parameters.numbers("Geometry", "geometry", {g->rows, g->warps, g->splits, g->box, g->ahead});
   if (skeleton.workspace) parameters.memory("workspace", Cell::Kind::kWorkspace);
   if (skeleton.standing) parameters.memory("standing", Cell::Kind::kStanding);
   launch_ = d.launch;
@@ -81,7 +82,7 @@ CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
             "\"\n\nnamespace kfusion::device::scalar {\n\nstruct Parameters {\n" + parameters.members() + "};\n\n" +
             printer.print() + "\nextern \"C\" __global__ void __launch_bounds__(" +
             listed(chosen->threads, chosen->least_blocks) + ")\n    " + entry_ +
-            "(const __grid_constant__ Parameters p) {\n  " + call_of(skeleton, *chosen, !d.geometry.empty()) +
+            "(const __grid_constant__ Parameters p) {\n  " + call_of(skeleton, *chosen, d.geometry.has_value()) +
             ";\n}\n\n}  // namespace kfusion::device::scalar\n";
 }
 

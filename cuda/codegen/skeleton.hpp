@@ -38,15 +38,20 @@ struct Traits {
       false;  ///< what is loaded once too: quicker by 4 percent where nothing is brought to L2 before (H200)
 };
 
-/// What is a number at run time: the launch and the members of device::Geometry.
+/// Of device::Geometry, all in its order.
+struct Geometry {
+  std::int64_t rows = 0, warps = 0, splits = 0, box = 0, ahead = 0;
+};
+
+/// What is a number at run time.
 struct Division {
   struct Extent {
     std::int64_t x = 1, y = 1, z = 1;
   };
 
   Launch launch;
-  std::vector<std::int64_t> geometry;
-  Division(Extent grid, Extent block, std::vector<std::int64_t> members = {});
+  std::optional<Geometry> geometry;
+  Division(Extent grid, Extent block, std::optional<Geometry> members = {});
 };
 
 /// A skeleton as it was chosen for a kernel: the base of each one's own configuration. Sizes of `outer` (of `inner`

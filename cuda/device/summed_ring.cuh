@@ -13,111 +13,122 @@
 
 namespace kfusion::device {
 
+/// What the generator knows of a kernel. As values of the launch they would cost a quarter of all instructions:
+/// whatever lies in shared memory lies where they say.
+struct SummedRing {
+  int vectors;      ///< of a lane, by twos
+  int teams;        ///< of a block, each with a row at a time; or one of a block or a cluster
+  int warps;        ///< of a team in a block, beside the one that merges
+  int segments;     ///< of two vectors a lane, that a block has of a row
+  int stages;       ///< of a team
+  int room;         ///< bytes for what a warp or a block tells
+  int value_bytes;  ///< at most, of a row's values
+  int run_bits;     ///< log2 of the rows of a run
+};
+
 /// Where a team's warps tell what they reduced, and find what came of it: two places for each sweep that reduces, used
 /// in turns.
-template <class F>
+template <class F, SummedRing kOf>
 struct Posts {
   static constexpr int kReducing = F::kSweeps - PartialOf<F, F::kSweeps - 1>::kNothing, kPlaces = 2 * kReducing;
   static constexpr int kValueBytes = (sizeof(typename F::Values) + 15) / 16 * 16;
   static constexpr int kBarriers = 2 * kPlaces;
-  static KF_DEVICE int bytes(int warps, int room) { return kPlaces * (warps * room + kValueBytes); }
+  static constexpr int kPartBytes = kPlaces * kOf.warps * kOf.room, kBytes = kPartBytes + kPlaces * kValueBytes;
 
   Barrier* barriers;
   char* memory;
-  int warps, room;  ///< of a team in this block; bytes of a partial result
 
   KF_DEVICE void make() const {
 #pragma unroll 1
-    for (int i = 0; i < kPlaces; ++i) make_meeting(barriers + 2 * i, warps), make_meeting(barriers + 2 * i + 1, 1);
+    for (int i = 0; i < kPlaces; ++i) make_meeting(barriers + 2 * i, kOf.warps), make_meeting(barriers + 2 * i + 1, 1);
   }
   /// Of the team's row number `i`.
   template <int kSweep>
   KF_DEVICE PartialOf<F, kSweep>* parts(int i) const {
-    return reinterpret_cast<PartialOf<F, kSweep>*>(memory + place(kSweep, i) * warps * room);
+    static_assert(sizeof(Told<PartialOf<F, kSweep>>) <= kOf.room);
+    return reinterpret_cast<PartialOf<F, kSweep>*>(memory + place(kSweep, i) * kOf.warps * kOf.room);
   }
   KF_DEVICE typename F::Values* values(int sweep, int i) const {
-    return reinterpret_cast<typename F::Values*>(memory + kPlaces * warps * room + place(sweep, i) * kValueBytes);
+    return reinterpret_cast<typename F::Values*>(memory + kPartBytes + place(sweep, i) * kValueBytes);
   }
   KF_DEVICE void tell(int sweep, int i) const { arrive(barriers + 2 * place(sweep, i)); }
-  KF_DEVICE void wait_until_told(int sweep, int i) const { wait_for_all(barriers + 2 * place(sweep, i), i / 2 % 2); }
+  KF_DEVICE void wait_until_told(int sweep, int i) const { wait_for_all(barriers + 2 * place(sweep, i), phase(i)); }
   KF_DEVICE void answer(int sweep, int i) const { arrive(barriers + 2 * place(sweep, i) + 1); }
-  KF_DEVICE void wait_for_answer(int sweep, int i) const {
-    wait_for_all(barriers + 2 * place(sweep, i) + 1, i / 2 % 2);
-  }
+  KF_DEVICE void wait_for_answer(int sweep, int i) const { wait_for_all(barriers + 2 * place(sweep, i) + 1, phase(i)); }
 
  private:
-  static KF_DEVICE int place(int sweep, int i) { return 2 * sweep + i % 2; }
+  static KF_DEVICE int place(int sweep, int i) { return 2 * sweep + (i & 1); }
+  static KF_DEVICE u32 phase(int i) { return i >> 1 & 1; }
 };
 
 /// The rows of a team: runs of neighbours, in turns with all other teams, so that they go through memory together from
 /// its beginning to its end. What is no run for each team is shared row by row.
-template <class F>
+template <class F, SummedRing kOf>
 struct TeamRows {
+  static constexpr int kRunBits = kOf.run_bits;
   const F& f;
-  int team, teams, run_bits, in_runs, count;
-  KF_DEVICE TeamRows(const F& f, int rows, int team, int teams, int run_bits)
+  int team, teams, in_runs, count;
+  KF_DEVICE TeamRows(const F& f, int rows, int team, int teams)
       : f(f),
         team(team),
         teams(teams),
-        run_bits(run_bits),
-        in_runs(rows / (teams << run_bits) << run_bits),
+        in_runs(rows / (teams << kRunBits) << kRunBits),
         count(maximum(rows - team + teams - 1, 0) / teams) {}
   KF_DEVICE auto line(int i) const {
-    const int in_run = (((i >> run_bits) * teams + team) << run_bits) + (i & ((1 << run_bits) - 1));
+    const int in_run = (((i >> kRunBits) * teams + team) << kRunBits) + (i & ((1 << kRunBits) - 1));
     return f.line(static_cast<typename F::Row>(i < in_runs ? in_run : i * teams + team));
   }
 };
 
 /// Stages in shared memory that each have room for a row of a team, or its block's part of one, and for what is read of
 /// the row before its elements.
-template <class F>
+template <class F, SummedRing kOf>
 struct Stages {
-  static constexpr int kBarriers = 3;
+  static constexpr int kCount = kOf.stages, kBarriers = 3 * kCount, kVectors = kOf.segments * 64;
+  static constexpr int kStageBytes = kVectors * F::kHeldBytes, kBytes = kCount * kStageBytes;
+  static constexpr int kValueBytes = Posts<F, kOf>::kValueBytes, kBegunBytes = kCount * kValueBytes;
   char *memory, *begun_values;
   Barrier *full, *begun, *left;
-  int count, vectors;
-  KF_DEVICE Stages(char* memory, Barrier* barriers, char* begun_values, int count, int vectors)
+  KF_DEVICE Stages(char* memory, Barrier* barriers, char* begun_values)
       : memory(memory),
         begun_values(begun_values),
         full(barriers),
-        begun(barriers + count),
-        left(barriers + 2 * count),
-        count(count),
-        vectors(vectors) {}
-  KF_DEVICE char* stage(int i) const { return memory + i * vectors * F::kHeldBytes; }
+        begun(barriers + kCount),
+        left(barriers + 2 * kCount) {}
+  KF_DEVICE char* stage(int i) const { return memory + i * kStageBytes; }
   KF_DEVICE typename F::Values* values(int i) const {
-    return reinterpret_cast<typename F::Values*>(begun_values + i * Posts<F>::kValueBytes);
+    return reinterpret_cast<typename F::Values*>(begun_values + i * kValueBytes);
   }
   KF_DEVICE void make_full() const {
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) make_barrier(full + i);
+    for (int i = 0; i < kCount; ++i) make_barrier(full + i);
   }
-  KF_DEVICE void make_others(int warps) const {
+  KF_DEVICE void make_others() const {
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) make_meeting(begun + i, 1), make_meeting(left + i, warps);
+    for (int i = 0; i < kCount; ++i) make_meeting(begun + i, 1), make_meeting(left + i, kOf.warps);
   }
   /// For one thread: `first`: of the row's vectors.
   KF_DEVICE void ask(const F& f, const typename F::Line& line, int first, int i) const {
     const i64 all = (f.elements(line) + F::kWidth - 1) / F::kWidth;
-    const int some = static_cast<int>(minimum<i64>(maximum<i64>(all - first, 0), vectors));
+    const int some = static_cast<int>(minimum<i64>(maximum<i64>(all - first, 0), kVectors));
     f.start(line, f.place(line, static_cast<typename F::Index>(first) * F::kWidth).first, some * F::kWidth, stage(i),
-            vectors, full + i);
+            kVectors, full + i);
   }
 };
 
 /// A warp that has part of each row of its team.
-template <class F, int kK>
+template <class F, SummedRing kOf>
 class SummedWorker {
  public:
-  static constexpr int kVec = 2, kSegments = kK / kVec;
+  static constexpr int kK = kOf.vectors, kVec = 2, kSegments = kK / kVec;
   static_assert(kK % kVec == 0);
   using Shared = SharedSegments<F, kVec, kSegments>;
   using Places = SegmentPlaces<F, kVec, Shared>;
   using Sums = typename F::Held::Sums;
 
   /// Has segments begin ... begin + size of a row, from number `own` on of its block's.
-  KF_DEVICE SummedWorker(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Stages<F>& stages,
-                         const Shared& shared, int of_team, int begin, int size)
+  KF_DEVICE SummedWorker(const F& f, const TeamRows<F, kOf>& rows, const Posts<F, kOf>& posts,
+                         const Stages<F, kOf>& stages, const Shared& shared, int of_team, int begin, int size)
       : f_(f),
         rows_(rows),
         posts_(posts),
@@ -166,7 +177,7 @@ class SummedWorker {
       wait_for_all(stages_.begun + stage, parity_);
       values = *stages_.values(stage);
       wait_for_copies(stages_.full + stage, parity_);
-      if (stage + 1 == stages_.count) parity_ ^= 1;
+      if (stage + 1 == Stages<F, kOf>::kCount) parity_ ^= 1;
     } else {
       posts_.wait_for_answer(kSweep - 1, i);
       values = *posts_.values(kSweep - 1, i);
@@ -183,7 +194,7 @@ class SummedWorker {
       __syncwarp();
       if (lane() == 0) arrive(stages_.left + stage);
     }
-    if (++stage == stages_.count) stage = 0;
+    if (++stage == Stages<F, kOf>::kCount) stage = 0;
   }
 
   template <int kSweep>
@@ -196,7 +207,7 @@ class SummedWorker {
       typename F::Held held[kVec];
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
-        held[v] = f_.take(stage, stages_.vectors, (of_team_ * kK + s * kVec + v) * 32 + lane());
+        held[v] = f_.take(stage, Stages<F, kOf>::kVectors, (of_team_ * kK + s * kVec + v) * 32 + lane());
         held[v].sums = sums_[s * kVec + v];
       }
       total.merge(reduced_batch<kSweep>(f_, line, places, held, s * kVec, values));
@@ -207,9 +218,9 @@ class SummedWorker {
   }
 
   const F& f_;
-  const TeamRows<F>& rows_;
-  const Posts<F>& posts_;
-  const Stages<F>& stages_;
+  const TeamRows<F, kOf>& rows_;
+  const Posts<F, kOf>& posts_;
+  const Stages<F, kOf>& stages_;
   const Shared& shared_;
   int of_team_, begin_, size_, at_[F::kSweeps] = {};
   u32 parity_ = 0;
@@ -217,28 +228,28 @@ class SummedWorker {
 };
 
 /// The warp that brings what those of its team sweep over, and merges what they tell, in all its blocks.
-template <class F>
+template <class F, SummedRing kOf>
 class SummedMerger {
   static constexpr int kFirst = 2;  ///< rows that it asks for at once, before the others start: each takes its time
 
  public:
   /// `shared`: for the exchanges of all sweeps, where blocks share rows.
-  KF_DEVICE SummedMerger(const F& f, const TeamRows<F>& rows, const Posts<F>& posts, const Stages<F>& stages,
-                         const Blocks& b, char* shared)
+  KF_DEVICE SummedMerger(const F& f, const TeamRows<F, kOf>& rows, const Posts<F, kOf>& posts,
+                         const Stages<F, kOf>& stages, const Blocks& b, char* shared)
       : f_(f), rows_(rows), posts_(posts), stages_(stages), blocks_(b), shared_(shared) {}
   static KF_DEVICE int bytes(const Blocks& b) { return ClusterExchange::kBarrierBytes + 2 * b.count * b.room; }
 
   /// Makes the team's barriers, and asks for its first rows as soon as there are those that count what comes.
   KF_DEVICE void start() {
-    if (lane() < minimum(stages_.count, rows_.count)) begun_ = begin(lane());
+    if (lane() < minimum(Stages<F, kOf>::kCount, rows_.count)) begun_ = begin(lane());
     if (lane() == 0) stages_.make_full();
     fence_barriers();
 #pragma unroll 1
     for (int i = 0; i < kFirst; ++i) ask(i, i);
-    if (lane() == 0) stages_.make_others(posts_.warps), posts_.make();
+    if (lane() == 0) stages_.make_others(), posts_.make();
   }
   KF_DEVICE void run() {
-    if (lane() < minimum(stages_.count, rows_.count)) tell_begun(lane());
+    if (lane() < minimum(Stages<F, kOf>::kCount, rows_.count)) tell_begun(lane());
     int stage = 0, untold = -1;
     u32 parity = 0;
 #pragma unroll 1
@@ -246,15 +257,15 @@ class SummedMerger {
       if (untold >= 0 && lane() == 0) tell_begun(untold);
       __syncwarp();
       untold = -1;
-      if (const int i = step + kFirst; i < stages_.count) ask(i, i);
+      if (const int i = step + kFirst; i < Stages<F, kOf>::kCount) ask(i, i);
       merge_rows<0>(step);
       const int i = step + 1 - F::kSweeps;  // whose last sweep this step has
-      if (i < 0 || i + stages_.count >= rows_.count) continue;
+      if (i < 0 || i + Stages<F, kOf>::kCount >= rows_.count) continue;
       wait_for_all(stages_.left + stage, parity);
-      ask(stage, i + stages_.count);
-      begun_ = begin(i + stages_.count);  // on its way until the next step
+      ask(stage, i + Stages<F, kOf>::kCount);
+      begun_ = begin(i + Stages<F, kOf>::kCount);  // on its way until the next step
       untold = stage;
-      if (++stage == stages_.count) stage = 0, parity ^= 1;
+      if (++stage == Stages<F, kOf>::kCount) stage = 0, parity ^= 1;
     }
   }
 
@@ -266,7 +277,7 @@ class SummedMerger {
   }
   KF_DEVICE void tell_begun(int stage) const { *stages_.values(stage) = begun_, arrive(stages_.begun + stage); }
   KF_DEVICE void ask(int stage, int i) const {
-    if (lane() == 0 && i < rows_.count) stages_.ask(f_, rows_.line(i), blocks_.rank * stages_.vectors, stage);
+    if (lane() == 0 && i < rows_.count) stages_.ask(f_, rows_.line(i), blocks_.rank * Stages<F, kOf>::kVectors, stage);
     __syncwarp();
   }
 
@@ -286,7 +297,7 @@ class SummedMerger {
     typename F::Values values;
     if constexpr (kSweep == 0) {
       values = *stages_.values(at_);
-      if (++at_ == stages_.count) at_ = 0;
+      if (++at_ == Stages<F, kOf>::kCount) at_ = 0;
     } else {
       values = *posts_.values(kSweep - 1, i);
     }
@@ -294,7 +305,7 @@ class SummedMerger {
     P part = identity;
     if constexpr (!P::kNothing) {
       posts_.wait_until_told(kSweep, i);
-      if (lane < posts_.warps) part = posts_.template parts<kSweep>(i)[lane];
+      if (lane < kOf.warps) part = posts_.template parts<kSweep>(i)[lane];
       merge_lanes(part, 32);
       if (blocks_.count > 1)  // its barriers have been made by the first threads of the block
         part = ClusterExchange(blocks_, shared_ + kSweep * bytes(blocks_))
@@ -311,55 +322,54 @@ class SummedMerger {
   }
 
   const F& f_;
-  const TeamRows<F>& rows_;
-  const Posts<F>& posts_;
-  const Stages<F>& stages_;
+  const TeamRows<F, kOf>& rows_;
+  const Posts<F, kOf>& posts_;
+  const Stages<F, kOf>& stages_;
   Blocks blocks_;
   char* shared_;
   int at_ = 0;                ///< stage of the row whose first sweep is the next to be merged
   typename F::Values begun_;  ///< of a row that was asked for
 };
 
-/// kK vectors a lane; kTeams of a block, each with a row at a time, or one of a block or a cluster, and as many warps
-/// that merge. g.splits: parts, each of which a block or a cluster has: rows part, part + g.splits, ...; g.warps:
-/// segments of two vectors a lane that a block has of a row; g.box: room for what a block tells; g.ahead: stages.
-/// Barriers: none but at both ends. Shared memory: stages, what all rows share, barriers, then what is told, and rows'
-/// values of at most kValueBytes; what the teams' sums need in the end takes the place of stages.
-template <class F, int kK, int kTeams, int kValueBytes, int kRunBits>
+/// g.splits: parts, each of which a block or a cluster has: rows part, part + g.splits, ... Barriers: none but at both
+/// ends. Shared memory: stages, what all rows share, barriers, then what is told, and rows' values; what the teams'
+/// sums need in the end takes the place of stages.
+template <class F, SummedRing kOf>
 KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
-  static_assert(F::kEdges == 0 && Posts<F>::kValueBytes <= kValueBytes);
-  using Worker = SummedWorker<F, kK>;
+  using Post = Posts<F, kOf>;
+  using Stage = Stages<F, kOf>;
+  using Worker = SummedWorker<F, kOf>;
+  using Merger = SummedMerger<F, kOf>;
   using Shared = typename Worker::Shared;
+  static_assert(F::kEdges == 0 && Post::kValueBytes <= kOf.value_bytes);
   extern __shared__ __align__(16) char shared[];
   let_next_kernel_start();  // which adds up the parts
-  const int own = threadIdx.x / 32, warps = static_cast<int>(blockDim.x) / 32 / kTeams - 1, workers = kTeams * warps;
-  const bool works = own < workers;
-  const int team = works ? own / warps : own - workers, of_team = works ? own % warps : 0;
-  const int count = static_cast<int>(g.ahead), room = static_cast<int>(g.box);
-  const Blocks blocks{static_cast<int>(block_count()), static_cast<int>(block_rank()), room};
-  const int segments = static_cast<int>(g.warps), before = of_team * Worker::kSegments;
-  const int begin_segment = blocks.rank * segments + before;
-  const int size = minimum(maximum(segments - before, 0), Worker::kSegments);
+  constexpr int kWarps = kOf.warps, kTeams = kOf.teams;
+  const int own = threadIdx.x / 32;
+  const bool works = own < kTeams * kWarps;
+  const int team = works ? own / kWarps : own - kTeams * kWarps, of_team = works ? own % kWarps : 0;
+  const Blocks blocks{static_cast<int>(block_count()), static_cast<int>(block_rank()), kOf.room};
+  constexpr int kSegments = Worker::kSegments;
+  const int before = of_team * kSegments, begin_segment = blocks.rank * kOf.segments + before;
+  const int size =
+      kOf.segments == kWarps * kSegments ? kSegments : minimum(maximum(kOf.segments - before, 0), kSegments);
 
-  const int stage_vectors = segments * 32 * Worker::kVec, stage_bytes = stage_vectors * F::kHeldBytes;
-  char* memory = shared + kTeams * count * stage_bytes;
+  char* memory = shared + kTeams * Stage::kBytes;
   char* const kept = memory + of_team * Shared::kBytes;
-  memory += warps * Shared::kBytes;
-  const int stage_barriers = Stages<F>::kBarriers * count, team_barriers = stage_barriers + Posts<F>::kBarriers;
-  Barrier* const barriers = reinterpret_cast<Barrier*>(memory) + warps + team * team_barriers;
+  memory += kWarps * Shared::kBytes;
+  constexpr int kTeamBarriers = Stage::kBarriers + Post::kBarriers;
+  Barrier* const barriers = reinterpret_cast<Barrier*>(memory) + kWarps + team * kTeamBarriers;
   Barrier* const kept_full = reinterpret_cast<Barrier*>(memory) + of_team;
-  memory += ((warps + kTeams * team_barriers) * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
-  const int begun_bytes = count * Posts<F>::kValueBytes;
-  const Stages<F> stages(shared + team * count * stage_bytes, barriers, memory + team * begun_bytes, count,
-                         stage_vectors);
-  memory += kTeams * begun_bytes;
-  const Posts<F> posts{barriers + stage_barriers, memory + team * Posts<F>::bytes(warps, room), warps, room};
-  memory += kTeams * Posts<F>::bytes(warps, room);
-  for (int sweep = 0; sweep < Posts<F>::kReducing && blocks.count > 1; ++sweep)
-    ClusterExchange(blocks, memory + sweep * SummedMerger<F>::bytes(blocks));
+  memory += ((kWarps + kTeams * kTeamBarriers) * static_cast<int>(sizeof(Barrier)) + 15) / 16 * 16;
+  const Stage stages(shared + team * Stage::kBytes, barriers, memory + team * Stage::kBegunBytes);
+  memory += kTeams * Stage::kBegunBytes;
+  const Post posts{barriers + Stage::kBarriers, memory + team * Post::kBytes};
+  memory += kTeams * Post::kBytes;
+  for (int sweep = 0; sweep < Post::kReducing && blocks.count > 1; ++sweep)
+    ClusterExchange(blocks, memory + sweep * Merger::bytes(blocks));
 
   const int part = static_cast<int>(cluster_index()), parts = static_cast<int>(g.splits);
-  const TeamRows<F> rows(f, static_cast<int>(g.rows), part * kTeams + team, kTeams * parts, kRunBits);
+  const TeamRows<F, kOf> rows(f, static_cast<int>(g.rows), part * kTeams + team, kTeams * parts);
   const Shared what_is_shared(f, kept_full, kept, works && team == 0);
   const auto meet = [&] {
     fence_barriers();
@@ -372,11 +382,11 @@ KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
     if (team == 0) what_is_shared.fill(begin_segment, size);
     meet();
     worker.run();
-    join_sums<kTeams, kK, typename Worker::Sums>([&](int k) -> auto& { return worker.sums(k); }, shared, team,
-                                                 of_team * 32 + threadIdx.x % 32, warps * 32);
+    join_sums<kTeams, kOf.vectors, typename Worker::Sums>([&](int k) -> auto& { return worker.sums(k); }, shared, team,
+                                                          of_team * 32 + threadIdx.x % 32, kWarps * 32);
     if (team == 0) worker.put_sums(part);
   } else {
-    SummedMerger<F> merger(f, rows, posts, stages, blocks, memory);
+    Merger merger(f, rows, posts, stages, blocks, memory);
     merger.start();
     meet();
     merger.run();

@@ -65,7 +65,7 @@ struct Columns : Configuration {
                                           : clamp(blocks / std::max<std::int64_t>(tiles, 1), 1, most);
     const std::int64_t cluster = again ? splits : 1, boxes = across * down / kWarp + (cluster > 1 ? cluster : 0);
     const std::int64_t box = whole_slots(boxes * across * partial_bytes);
-    Division d({tiles * cluster, again ? 1 : splits}, {across, down, sides}, {rows, down, splits, box, 0});
+    Division d({tiles * cluster, again ? 1 : splits}, {across, down, sides}, Geometry{rows, down, splits, box});
     d.launch.cluster = static_cast<unsigned>(cluster);
     d.launch.early = few > 0 && p.target.compute_major >= 9;  // sums of parts, which the kernel before has stored
     d.launch.shared_bytes = static_cast<std::size_t>(2 * box);

@@ -123,7 +123,7 @@ struct RingRows : Configuration {
     while (stages > RingRowsPolicy::kLeastStages && shared_bytes() > shared_bytes_of(ring.resident, p.target)) --stages;
     const std::int64_t at_once = std::max<std::int64_t>(p.target.multiprocessors * ring.resident / blocks, 1);
     const std::int64_t teams = std::min(rows, at_once);
-    Division d({teams * blocks}, {threads}, {rows, 0, blocks, room, stages});
+    Division d({teams * blocks}, {threads}, Geometry{.rows = rows, .splits = blocks, .box = room, .ahead = stages});
     d.launch.cluster = spread ? 1 : static_cast<unsigned>(blocks);
     d.launch.resident = !spread;
     d.launch.cooperative = spread;

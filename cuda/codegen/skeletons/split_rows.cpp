@@ -18,7 +18,7 @@ struct SplitRows : StreamedRows {
     const std::int64_t blocks = std::int64_t{kBlocksPerMultiprocessor} * p.target.multiprocessors;
     const std::int64_t splits = clamp(blocks / std::max<std::int64_t>(rows, 1), 1, std::max<std::int64_t>(chunks, 1));
     const std::int64_t box = whole_slots(partial_bytes * threads / kWarp);
-    Division d({rows * splits}, {threads}, {rows, threads / kWarp, splits, box, 0});
+    Division d({rows * splits}, {threads}, Geometry{rows, threads / kWarp, splits, box});
     d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
     if (splits > 1) {
       d.launch.workspace_bytes = static_cast<std::size_t>(rows * splits * partial_bytes);

@@ -59,7 +59,8 @@ struct SpreadRows : Configuration {
   Division launch(const Problem& p, std::int64_t partial_bytes) const override {
     const std::int64_t rows = product(p.a.outer), room = exchange_room(partial_bytes);
     const Share share = share_of(p);
-    Division d({share.blocks, rows}, {threads}, {rows, 0, share.blocks, room, share.staged});
+    Division d({share.blocks, rows}, {threads},
+               Geometry{.rows = rows, .splits = share.blocks, .box = room, .ahead = share.staged});
     d.launch.cooperative = true;
     d.launch.shared_bytes = static_cast<std::size_t>(shared_bytes(p, share, room));
     d.launch.standing_bytes = static_cast<std::size_t>(rows * (kTicketBytes + share.blocks * room * 4));

@@ -60,7 +60,7 @@ std::int64_t value_bound(const Kernel& k) {
 struct SummedRingRows : Configuration {
   int vectors = 2, teams = 1, warps = 1, blocks = 1, stages = 0;
   std::int64_t segments = 0;  ///< of a row, that a block has
-  std::int64_t held_bytes = 0, value_bytes = 0;
+  std::int64_t held_bytes = 0, value_bytes = 0, room = 0;
 
   static std::optional<SummedRingRows> choose(const Problem& p) {
     using Policy = SummedRingPolicy;
@@ -70,7 +70,7 @@ struct SummedRingRows : Configuration {
     c.held_bytes = bytes_of(p.k, p.a, c.traits.held);
     for (const int i : RingNeeds(p).shared)
       if (!c.traits.held[at(i)]) c.traits.shared.push_back(i);
-    c.least_blocks = 1, c.value_bytes = value_bound(p.k);
+    c.least_blocks = 1, c.value_bytes = value_bound(p.k), c.room = exchange_room(partial_bound(p.k));
     const int most_blocks = p.target.clusters ? kMaxCluster : 1;
     for (c.blocks = 1; c.blocks <= most_blocks; c.blocks *= 2)
       for (c.vectors = Policy::kSegmentVectors; c.vectors <= Policy::kMostVectors; c.vectors += Policy::kSegmentVectors)
@@ -90,14 +90,13 @@ struct SummedRingRows : Configuration {
     threads = (warps + 1) * teams * kWarp;
     const std::int64_t sums = vectors * sum_bytes(p.k, p.a) / 4;
     if (sums + Policy::kRegisters > registers_of(threads / kWarp)) return false;
-    const std::int64_t room = exchange_room(partial_bound(p.k));
     const int least = p.k.paired.sweeps + 1;
     for (stages = Policy::kMostStages; stages >= least; --stages)
-      if (shared_bytes(p, room) <= p.target.shared_bytes) return true;
+      if (shared_bytes(p) <= p.target.shared_bytes) return true;
     return false;
   }
 
-  std::int64_t shared_bytes(const Problem& p, std::int64_t room) const {
+  std::int64_t shared_bytes(const Problem& p) const {
     const std::int64_t lanes = std::int64_t{warps} * kWarp * vectors;
     const int sweeps = reducing(p.k), places = 2 * sweeps;
     const std::int64_t stage = segments * SummedRingPolicy::kSegmentVectors * kWarp * held_bytes;
@@ -111,14 +110,14 @@ struct SummedRingRows : Configuration {
 
   std::string call() const override {
     const unsigned run = std::max(SummedRingPolicy::kRun / static_cast<unsigned>(blocks), 1U);
-    return listed(vectors, teams, value_bytes, std::countr_zero(run));
+    return "SummedRing{" + listed(vectors, teams, warps, segments, stages, room, value_bytes, std::countr_zero(run)) +
+           "}";
   }
 
-  Division launch(const Problem& p, std::int64_t partial_bytes) const override {
-    const std::int64_t parts = p.k.parts(), room = exchange_room(partial_bytes);
-    Division d({parts * blocks}, {threads}, {product(p.a.outer), segments, parts, room, stages});
+  Division launch(const Problem& p, std::int64_t) const override {
+    Division d({p.k.parts() * blocks}, {threads}, Geometry{.rows = product(p.a.outer), .splits = p.k.parts()});
     d.launch.cluster = static_cast<unsigned>(blocks);
-    d.launch.shared_bytes = static_cast<std::size_t>(shared_bytes(p, room));
+    d.launch.shared_bytes = static_cast<std::size_t>(shared_bytes(p));
     return d;
   }
 };

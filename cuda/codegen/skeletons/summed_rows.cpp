@@ -41,7 +41,7 @@ struct SummedRows : Configuration {
     const std::int64_t parts = p.k.parts(), warps = blocks * threads / teams / kWarp;
     const std::int64_t box = whole_slots(partial_bytes * warps);
     const std::int64_t joined = teams / 2 * (threads / teams) * vectors * sum_bytes(p.k, p.a);
-    Division d({parts * blocks}, {threads}, {product(p.a.outer), warps, parts, box, 0});
+    Division d({parts * blocks}, {threads}, Geometry{product(p.a.outer), warps, parts, box});
     d.launch.cluster = static_cast<unsigned>(blocks);
     d.launch.shared_bytes = static_cast<std::size_t>(std::max(2 * box * teams, joined));
     return d;

@@ -90,7 +90,7 @@ Division divide_teams(const Problem& p, const Configuration& c, std::int64_t war
   const std::int64_t in_l2 = target.l2_bytes / TeamPolicy::kShareOfL2 / std::max<std::int64_t>(bytes, 1);
   const std::int64_t in_flight = resident * target.multiprocessors / blocks;
   Division d({rows * blocks}, {own * kWarp},
-             {rows, own * blocks, 1, box, std::max<std::int64_t>(1, std::min(in_flight, in_l2))});
+             Geometry{rows, own * blocks, 1, box, std::max<std::int64_t>(1, std::min(in_flight, in_l2))});
   d.launch.cluster = static_cast<unsigned>(blocks);
   d.launch.shared_bytes = static_cast<std::size_t>(2 * box);
   return d;

@@ -147,7 +147,7 @@ struct Tiles : Configuration {
       blocks *= 2;
     const std::int64_t at_once = std::max<std::int64_t>(p.target.multiprocessors * least_blocks / blocks, 1);
     Division d({(tile.stages > 0 ? std::min(tiles, at_once) : tiles) * blocks}, {lanes, threads / lanes},
-               {product(p.a.outer), tiles, rows_of_block(p, blocks), whole_slots(column_bytes), 0});
+               Geometry{product(p.a.outer), tiles, rows_of_block(p, blocks), whole_slots(column_bytes)});
     d.launch.cluster = static_cast<unsigned>(blocks);
     d.launch.resident = tile.stages > 0;
     d.launch.standing_bytes = tile.stages > 0 ? kTicketBytes : 0;

@@ -86,7 +86,7 @@ struct WeightedRows : Configuration {
     const auto share = static_cast<std::int64_t>(
         std::bit_floor(static_cast<std::uint64_t>(clamp(wanted, 1, std::max<std::int64_t>(most_share, 1)))));
     const std::int64_t box = whole_slots(partial_bytes * warps);
-    Division d({blocks}, {block}, {rows, divide_up(turns, share), share, box, 0});
+    Division d({blocks}, {block}, Geometry{rows, divide_up(turns, share), share, box});
     d.launch.resident = true;
     d.launch.shared_bytes = static_cast<std::size_t>(shared_bytes(p, partial_bytes));
     d.launch.standing_bytes = static_cast<std::size_t>(kTicketBytes);
