@@ -381,3 +381,24 @@ def test_a_failure_behind_kernels_is_no_other_result(monkeypatch, given_away):
             torch.autograd.grad(loss, (x, w))
     made = torch.autograd.grad(compiled(x, w, t), (x, w))
     torch.testing.assert_close(made, torch.autograd.grad(head(x, w, t), (x, w)))
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_results_of_attention_are_not_copied(is_causal: bool) -> None:
+    """They lie in the plan as torch's own do, with their heads behind the positions."""
+
+    def f(x: Any) -> Any:
+        q, k, v = (t.view(2, 96, 4, 16).transpose(1, 2) for t in x.split(64, -1))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal).transpose(1, 2).reshape(2, 96, 64) * 2
+
+    x = torch.randn(2, 96, 192)
+    check(f, x)
+    compiled = torch.compile(f, backend=backend, fullgraph=True)
+    leaf = x.requires_grad_()
+    compiled(leaf).sum().backward()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiled:
+        compiled(leaf).sum().backward()
+    names = [e.name for e in profiled.events()]
+    assert sum("scaled_dot_product" in n for n in names) >= 2
+    copies = [e.input_shapes[0] for e in profiled.events() if e.name == "aten::copy_"]
+    assert not [shape for shape in copies if len(shape) == 4]

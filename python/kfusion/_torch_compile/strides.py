@@ -9,6 +9,7 @@ from typing import Any
 from .._tracing import fx_graphs
 
 Strides = tuple[int, ...]
+_CHANNELS_LAST = (0, 2, 3, 1)
 
 
 class Layouts:
@@ -50,13 +51,14 @@ class Layouts:
 
 def _order(value: Any) -> tuple[int, ...] | None:
     """The order of a tensor's axes in memory; None where they lie in their own order, or share memory. On a GPU results
-    of convolutions lie as they should by themselves.
+    of convolutions, whose channels lie last, lie as they should by themselves.
     """
-    if not fx_graphs.is_tensor(value) or value.is_complex() or value.device.type != "cpu":
+    if not fx_graphs.is_tensor(value) or value.is_complex():
         return None
     strides = [fx_graphs.known(s) for s in value.stride()]
     order = tuple(sorted(range(value.ndim), key=lambda a: -strides[a]))
-    return None if order == tuple(range(value.ndim)) or 0 in strides else order
+    as_they_lie = [tuple(range(value.ndim)), *([_CHANNELS_LAST] if value.device.type != "cpu" else [])]
+    return None if order in as_they_lie or 0 in strides else order
 
 
 @functools.cache

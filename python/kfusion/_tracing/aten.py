@@ -10,7 +10,7 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._graph.source import NoForm, TraceError, trace_error
@@ -141,8 +141,39 @@ def _by_library(op: Any, name: str, args: Any, kwargs: Any) -> Any:
     if name in _BY_STRIDES and args and _is_traced(args[0]) and not _is_whole_input(args[0]):
         what = f"torch.{name} of what is no argument reads memory by strides, and values may lie in any order"
         raise trace_error(what, "index instead")
+    if name in _HEADS_BEHIND:
+        return _attention(op, name, args, kwargs)
     given = sys.modules["torch"].reshape if name in _VIEWS and op._overloadname != "dtype" else op
     return library_calls.torch_call(given, f"torch.{_known_as(name, args)}", args, kwargs)
+
+
+# Attention's operators, and how many of their results have their heads behind the positions in memory.
+_HEADS_BEHIND = {
+    f"_scaled_dot_product_{kind}_attention{ending}": count
+    for kind, of_cpu in (("flash", ""), ("flash", "_for_cpu"), ("efficient", ""), ("cudnn", ""))
+    for ending, count in ((of_cpu, 1), (f"{of_cpu}_backward", 3))
+}
+
+
+def _attention(op: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """The results of an operator of attention, which lie in the plan as torch's do: none is copied."""
+    count = _HEADS_BEHIND[name]
+    made = library_calls.torch_call(_turned(op, count), f"torch.{name}", args, kwargs)
+    return (*_turn(made[:count]), *made[count:])
+
+
+@functools.cache
+def _turned(op: Any, count: int) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        made = op(*args, **kwargs)
+        return (*(t.detach() for t in _turn(made[:count])), *made[count:])  # as no views: autograd asks more of these
+
+    run.gives_own = True  # type: ignore[attr-defined]
+    return run
+
+
+def _turn(values: Sequence[Any]) -> list[Any]:
+    return [v.transpose(1, 2) if getattr(v, "ndim", 0) == 4 else v for v in values]
 
 
 def _known_as(name: str, args: Any) -> str:

@@ -33,6 +33,8 @@ class Run:
         self._written = written
         self._copied = copied
         self.in_place = False
+        if hasattr(function, "gives_own"):
+            self.gives_own = True  # tensors that nobody else has: they are results without a copy
         given = enumerate(zip(call.values, call.given, strict=True))
         self._views = [(i, name_of_dtype(g)) for i, (v, g) in given if v is not g]
         self._args, self._kwargs = call.structure
