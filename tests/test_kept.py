@@ -99,6 +99,23 @@ def test_statistics_of_half_rows_are_float32(dtype: str) -> None:
         assert all(v.dtype == "float32" and max(v.shape, default=1) <= 64 for v in rows)
 
 
+def test_a_residual_is_kept_in_place_of_its_product() -> None:
+    """Later layers read the sum: a product that is kept beside it would be one more array."""
+
+    def f(x: Any, y: Any, weight: Any, scale: Any, gate: Any) -> Any:
+        x = x + (y @ weight.T).reshape(x.shape)
+        return x + F.rms_norm(x, (512,), scale) @ gate.T
+
+    x = kf.spec((4, 1024, 512), "bfloat16", like="torch")
+    square = kf.spec((512, 512), "bfloat16", like="torch")
+    y, scale = kf.spec((4096, 512), "bfloat16", like="torch"), kf.spec((512,), "bfloat16", like="torch")
+    kept = kf.kept_for_backward(f, x, y, square, scale, square, device="H200")
+    (large,) = (v for v in kept.values if v.role == "kept" and math.prod(v.shape) == math.prod(x.shape))
+    assert large.name == "add"
+    product = next(g for g in kept.forward.groups if "matmul" in g.ops)
+    assert len(product.stores) == 1
+
+
 def test_maps_of_arguments_are_computed_again() -> None:
     assert kept_shapes(chain, (64, 256)) == []
     assert kept_shapes(lambda x: F.leaky_relu(x * 2, 0.1).exp(), (64, 256)) == []  # no mask

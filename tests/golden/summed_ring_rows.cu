@@ -171,7 +171,7 @@ struct Fused {
 
 extern "C" __global__ void __launch_bounds__(544, 1)
     kf_softmax_sum(const __grid_constant__ Parameters p) {
-  summed_ring_rows<Fused, 2, 1, 48, 2>(Fused{p}, p.geometry);
+  summed_ring_rows<Fused, SummedRing{2, 1, 16, 16, 4, 32, 48, 2}>(Fused{p}, p.geometry);
 }
 
 }  // namespace kfusion::device::scalar
@@ -179,4 +179,4 @@ extern "C" __global__ void __launch_bounds__(544, 1)
 // grid: (132, 1, 1)
 // block: (544, 1, 1)
 // cluster: 1
-// shared_bytes: 66608
+// shared_bytes: 67120

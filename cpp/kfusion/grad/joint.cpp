@@ -85,6 +85,7 @@ Joint::Joint(const GraphBuilder& graph, const NodeIds& results, const NodeIds& i
     for (const NodeId a : g_[id].arguments) is_late[at(id)] = is_late[at(id)] || is_late[at(a)];
   hide_insides(device);
   find_inexact();
+  find_often_stored();
   NodeIds gradients;
   for (const NodeId id : made.gradients) gradients.push_back(id);
   find_read(is_late, gradients);
@@ -139,6 +140,30 @@ void Joint::find_inexact() {
   }
   for (NodeId id = 0; id < std::ssize(g_.nodes); ++id)
     if (is_inexact_[at(id)]) is_inexact_[at(same_[at(id)])] = true;
+}
+
+/// Products, or what maps make of each that nothing else reads: a kernel of products takes these with it.
+void Joint::find_often_stored() {
+  is_often_stored_.resize(g_.nodes.size());
+  std::vector<int> readers(g_.nodes.size());
+  std::vector<NodeId> reader(g_.nodes.size(), -1);
+  for (NodeId id = 0; id < forward_end_; ++id)
+    for (const NodeId a : g_[id].arguments)
+      if (reader[at(a)] != id) ++readers[at(a)], reader[at(a)] = id;
+  for (NodeId id = 0; id < forward_end_; ++id) {
+    const OpKind of = kind(g_[id].op);
+    if (of != OpKind::kContraction && of != OpKind::kLibrary) continue;
+    NodeId stored = id;
+    for (NodeId n = id; of == OpKind::kContraction && readers[at(n)] == 1 && result(n) < 0;) {
+      n = reader[at(n)];
+      if (g_[n].size() != g_[id].size()) break;
+      if (kind(g_[n].op) == OpKind::kMap || kind(g_[n].op) == OpKind::kCast)
+        stored = n;
+      else if (kind(g_[n].op) != OpKind::kView)
+        break;
+    }
+    is_often_stored_[at(stored)] = true;
+  }
 }
 
 /// Whether it has an argument's values, perhaps in a wider type.
@@ -198,8 +223,7 @@ MinCut::Capacity Joint::store_cost(NodeId id, double dearness) const {
   const auto bytes = static_cast<double>(g_[id].nbytes());
   if (is_there(id)) return other_cost(bytes, dearness);
   if (!is_storable(id)) return MinCut::kInfinite;
-  const bool is_often_there = kind(g_[id].op) == OpKind::kContraction || kind(g_[id].op) == OpKind::kLibrary;
-  return other_cost(bytes, dearness) + capacity(bytes * kStore * (is_often_there ? 0.5 : 1));
+  return other_cost(bytes, dearness) + capacity(bytes * kStore * (is_often_stored_[at(id)] ? 0.5 : 1));
 }
 
 Joint::Choice Joint::choose(double dearness, NodeId never) const {

@@ -12,8 +12,8 @@ namespace kfusion::grad {
 ///
 /// Costs are bytes at the bandwidth of a copy, in units of 1 / kUnits. Reading a value costs its bytes; keeping one
 /// that is neither an argument nor a result costs them again, and a little more, so that nothing is kept for no gain;
-/// half of that for products and results of calls, which many plans store anyway. Computing it again costs, beside what
-/// its arguments cost,
+/// half of that for results of calls and products, which many plans store anyway: of a product with a bias and a
+/// residual the sum, which is stored in its place. Computing it again costs, beside what its arguments cost,
 ///   map, cast    the arithmetic's time, of which one part in kHidden shows: the rest hides behind loads
 ///   reduction    a load of what it reads: another sweep
 ///   gather       a load of its result
@@ -50,6 +50,7 @@ class Joint {
   void find_read(const std::vector<bool>& is_late, const NodeIds& gradients);
   void hide_insides(const Device& device);
   void find_inexact();
+  void find_often_stored();
   bool is_of_input(NodeId id) const;
   const NodeIds& made_of(NodeId id) const;
   bool is_storable(NodeId id) const;
@@ -67,9 +68,10 @@ class Joint {
   /// new.
   std::vector<bool> is_inexact_;
   std::vector<bool> is_hidden_;  ///< within what a function of the library computes whole
-  std::vector<NodeId> needed_;   ///< what is read, and what that is made of, ascending
-  std::vector<int> index_;       ///< by node: where it stands in needed_
-  std::vector<double> again_;    ///< by place in needed_
+  std::vector<bool> is_often_stored_;
+  std::vector<NodeId> needed_;  ///< what is read, and what that is made of, ascending
+  std::vector<int> index_;      ///< by node: where it stands in needed_
+  std::vector<double> again_;   ///< by place in needed_
 };
 
 /// torch's function for what several nodes compute, where these make more than it reads and gives: the scores of
