@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion._ops import chunk_products
+from kfusion._ops import chunk_products, logit_chunks
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -277,6 +277,20 @@ def test_a_step_in_the_function() -> None:
     changed = w.clone()
     assert_same(kf.fuse(step)(x, changed), want)
     assert_same(changed, w - 0.1 * g)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_columns_of_zeros(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: what is beyond the classes shows nowhere."""
+    monkeypatch.setattr(logit_chunks, "missing_columns", lambda device, dtype, columns: -columns % 8)
+    assert V % 8
+    ignored = T.clone()
+    ignored[3] = -100
+
+    def f(x: Any, w: Any, b: Any) -> Any:
+        return F.cross_entropy(F.linear(x, w, b if bias else None), ignored) + (0 if bias else b.sum())
+
+    assert is_head(check(f, drawn()))
 
 
 @pytest.mark.parametrize(("classes", "dtype", "takes"), [(50_257, "bfloat16", True), (50_264, "bfloat16", False),

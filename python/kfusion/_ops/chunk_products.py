@@ -16,7 +16,7 @@ from .views import astype, matrix_transpose
 
 _BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}  # of a chunk's logits
 _BLOCK_BYTES = 1 << 25  # of what is added at once, where the library's products do not add
-_LINE_BYTES = 16  # rows that start at multiples have products six times as fast on GPUs
+_LINE_BYTES = 16  # rows of so many bytes, or of a multiple, have products six times as fast on GPUs
 
 
 def rows_times(x: Array, weight: Array) -> Array:
@@ -54,9 +54,9 @@ def bytes_of_chunk(device: str) -> int:
     return _BYTES["cpu" if device == "cpu" else "cuda"]
 
 
-def has_slow_products(device: str, dtype: str, columns: int) -> bool:
-    """Whether products of dense rows are those of rows that start anywhere."""
-    return device != "cpu" and dtype in HALF and columns * ITEM_BYTES[dtype] % _LINE_BYTES != 0
+def missing_columns(device: str, dtype: str, columns: int) -> int:
+    """How many more columns rows would need whose products are quick."""
+    return -columns % (_LINE_BYTES // ITEM_BYTES[dtype]) if device != "cpu" and dtype in HALF else 0
 
 
 class Library:
@@ -79,9 +79,14 @@ class Library:
         library = sys.modules["cupy"] if _is_cupys(x) else np
         return library.empty(shape, x.dtype if dtype == self.dtype(x) else dtype)
 
-    def rows_of(self, x: Any, rows: int, columns: int) -> Any:
-        """A new array of x's dtype."""
-        return self.empty(x, self.dtype(x), (rows, columns))
+    def with_rows_of_zeros(self, x: Any, rows: int) -> Any:
+        """A copy of an array with so many rows of zeros behind it; itself for none."""
+        if rows == 0:
+            return x
+        padded = self.empty(x, self.dtype(x), (len(x) + rows, *x.shape[1:]))
+        padded[: len(x)] = x
+        padded[len(x) :] = 0
+        return padded
 
     def product(self, x: Any, weight: Any, out: Any) -> None:
         """x weight^T."""
@@ -127,11 +132,6 @@ class _Torch(Library):
 
     def empty(self, x: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         return self._torch.empty(shape, dtype=getattr(self._torch, dtype), device=x.device)
-
-    def rows_of(self, x: Any, rows: int, columns: int) -> Any:
-        whole = _LINE_BYTES // x.element_size() if x.is_cuda else 1
-        padded = -(-columns // whole) * whole
-        return self._torch.empty((rows, padded), dtype=x.dtype, device=x.device)[:, :columns]
 
     def product(self, x: Any, weight: Any, out: Any) -> None:
         if self._is_slow(x):

@@ -1,5 +1,7 @@
 """Rows of logits in chunks, with their losses and gradients: functions that plans call between their kernels.
 
+On a GPU, weights of half types get rows of zeros until products are quick, in a copy, and logits columns of them.
+
 Products are the array library's. Between them are two fused functions: one reads the logits for statistics of each row,
 one writes the gradient over them. So all chunks share one array.
 """
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import primitives as p
-from .chunk_products import Library, as_own, library_of, rows_of_chunk, wide_of
+from .chunk_products import Library, as_own, library_of, missing_columns, rows_of_chunk, wide_of
 from .losses import cross_entropy, is_class, of_classes
 from .operation import Array, Eager
 from .views import astype, expand_dims, positions
@@ -48,15 +50,23 @@ class Chunks(NamedTuple):
 
     def _run(self, library: Library, arrays: Sequence[Any], g: Any, wanted: dict[int, Any]) -> dict[int, Any]:
         x, weight, bias, weights, targets = arrays
-        made = {n: library.empty(x, *self._type(n, x, weight)) if a is None else a for n, a in wanted.items()}
+        step, classes = self.rows or rows_of_chunk(library, x, len(weight)), len(weight)
+        more = missing_columns(library.device(x), library.dtype(x), classes)
+        weight = library.with_rows_of_zeros(weight, more)
+        made = {
+            n: library.empty(x, *self._type(n, x, weight, classes)) if a is None or (more and n == DWEIGHT) else a
+            for n, a in wanted.items()
+        }
         bias = None if bias is None else astype(bias, wide_of(library.dtype(x)))
         options = {"ignore_index": self.ignore_index, "label_smoothing": self.label_smoothing}
-        step = self.rows or rows_of_chunk(library, x, len(weight))
-        chunk = library.rows_of(x, min(step, len(x)), len(weight))
+        chunk = library.empty(x, library.dtype(x), (min(step, len(x)), len(weight)))
         for first in range(0, len(x), step):
             part = slice(first, min(first + step, len(x)))
-            z = chunk[: part.stop - first]
-            library.product(x[part], weight, z)
+            whole = chunk[: part.stop - first]
+            z = whole[:, :classes]
+            library.product(x[part], weight, whole)
+            if more:
+                whole[:, classes:] = 0  # of rows that are not finite, too
             losses = made[LOSSES][part] if LOSSES in made else None
             if set(made) == {LOSSES}:
                 fused()["row_losses"](z, bias, weights, targets[part], **options, out=losses)
@@ -64,18 +74,28 @@ class Chunks(NamedTuple):
             given = g if g is None or g.ndim == 0 else g[part]
             turn(z, bias, weights, targets[part], given, options, losses)
             if DX in made:
-                library.times(z, weight, made[DX][part])
+                library.times(whole, weight, made[DX][part])
             if DWEIGHT in made:
-                library.add_product(made[DWEIGHT], z, x[part], first == 0)
+                library.add_product(made[DWEIGHT], whole, x[part], first == 0)
             if DBIAS in made:
                 library.add(made[DBIAS], fused()["column_sums"](z), first == 0)
+        if more and DWEIGHT in made:
+            made[DWEIGHT] = _in(wanted[DWEIGHT], made[DWEIGHT][:classes])
         return made
 
     @staticmethod
-    def _type(number: int, x: Any, weight: Any) -> tuple[str, tuple[int, ...]]:
+    def _type(number: int, x: Any, weight: Any, classes: int) -> tuple[str, tuple[int, ...]]:
         dtype = library_of(x).dtype(x)
-        shapes = {LOSSES: (len(x),), DX: tuple(x.shape), DWEIGHT: tuple(weight.shape), DBIAS: (len(weight),)}
+        shapes = {LOSSES: (len(x),), DX: tuple(x.shape), DWEIGHT: tuple(weight.shape), DBIAS: (classes,)}
         return dtype if number == DX else wide_of(dtype), shapes[number]
+
+
+def _in(given: Any, value: Any) -> Any:
+    """A value, in the array that is given for it, if any."""
+    if given is None:
+        return value
+    given[...] = value
+    return given
 
 
 def _require_classes(targets: Any, classes: int, ignore_index: int | None) -> None:

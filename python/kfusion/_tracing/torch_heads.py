@@ -10,7 +10,7 @@ from .._graph import heads
 from .._graph.tracer import Tracer
 from .._graph.values import Traced, place_of
 from .._ops import linear_losses, views
-from .._ops.chunk_products import bytes_of_chunk, has_slow_products
+from .._ops.chunk_products import bytes_of_chunk, missing_columns
 from .._spec import FLOATS, HALF, INTEGERS, ITEM_BYTES
 
 _View = Callable[[Any], Any]  # of x, as the logits were seen
@@ -147,6 +147,6 @@ def _pays(product: _Product) -> bool:
         return False
     classes, item, place = weight.shape[0], ITEM_BYTES[x._dtype], place_of(x._tracer.inputs)
     logits, chunk = math.prod(x.shape[:-1]) * classes * item, bytes_of_chunk(place)
-    if logits <= chunk and not has_slow_products(place, x._dtype, classes):
+    if logits <= chunk and not missing_columns(place, x._dtype, classes):
         return False
     return bool(2 * logits > min(logits, chunk) + math.prod(weight.shape) * max(item, 4))
