@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "kfusion/plan/align_rows.hpp"
 #include "kfusion/plan/cut_products.hpp"
 #include "kfusion/plan/duplicate.hpp"
 #include "kfusion/plan/joins.hpp"
@@ -71,6 +72,7 @@ Counted Planner::fused(const Counted& unfused) const {
            [&](const Counted& other) { return is_worth_unrolling(chosen, other); });
   if (!names_kernels) consider(with_products_cut(g), saves_time);
   if (!names_kernels && !device_.is_cpu) consider(with_pointwise_convolutions(g), saves_time);
+  if (!names_kernels && !device_.is_cpu) consider(with_rows_aligned(g), saves_time);
   consider(with_gathers_pushed(g), saves_time);
   if (!names_kernels)
     for (const SumsOf what : {SumsOf::kProducts, SumsOf::kRows})

@@ -1,0 +1,122 @@
+#include "kfusion/plan/align_rows.hpp"
+
+#include <algorithm>
+#include <map>
+
+#include "kfusion/graph/constant.hpp"
+#include "kfusion/plan/graph_copy.hpp"
+
+namespace kfusion {
+namespace {
+
+constexpr std::int64_t kLeastElements = 1 << 20;  ///< less costs a product little, or another launch as much
+
+/// A value with zeros behind one of its axes.
+struct Padded {
+  NodeId node;  ///< in the copy
+  std::size_t axis;
+};
+
+class Aligning : private GraphCopy {
+ public:
+  explicit Aligning(const Graph& g) : GraphCopy(g) {}
+
+  std::optional<Graph> run() {
+    bool any = false;
+    Graph aligned = copied([&](NodeId n, Node node) {
+      if (node.op == Op::matmul && is_half(node.dtype))
+        for (const std::size_t side : {0, 1})
+          if (const auto factor = padded(g_[n].arguments[side], node.stage)) {
+            any = true;
+            return product(std::move(node), side, *factor);
+          }
+      return add(std::move(node));
+    });
+    return any ? std::optional(std::move(aligned)) : std::nullopt;
+  }
+
+ private:
+  /// A factor, which may be seen transposed or in another shape of the same rows.
+  std::optional<Padded> padded(NodeId n, StageId stage) {
+    const Node& node = g_[n];
+    if (node.op == Op::transpose || node.op == Op::reshape) {
+      const NodeId of = node.arguments[0];
+      if (node.op == Op::reshape && (node.shape.empty() || node.shape.back() != last(of))) return std::nullopt;
+      const auto inner = padded(of, stage);
+      if (!inner) return std::nullopt;
+      Node view = node;
+      std::size_t axis = node.shape.size() - 1;
+      if (node.op == Op::transpose)
+        axis = static_cast<std::size_t>(
+            std::ranges::find(g_.attributes<TransposeAttributes>(n).axes, static_cast<int>(inner->axis)) -
+            g_.attributes<TransposeAttributes>(n).axes.begin());
+      else if (inner->axis + 1 != g_[of].shape.size())
+        return std::nullopt;
+      view.shape[axis] = to_[inner->node].shape[inner->axis];
+      view.arguments = {inner->node};
+      return Padded{add(std::move(view)), axis};
+    }
+    if (!begins_anywhere(n)) return std::nullopt;
+    const std::size_t axis = node.shape.size() - 1;
+    const auto found = padded_.find(n);
+    if (found != padded_.end()) return Padded{found->second, axis};
+    const std::int64_t whole = kLineBytes / static_cast<std::int64_t>(item_bytes(node.dtype));
+    const NodeId joined = with_zeros(moved_[at(n)], axis, whole - node.shape[axis] % whole, stage);
+    padded_.emplace(n, joined);
+    return Padded{joined, axis};
+  }
+
+  std::int64_t last(NodeId n) const { return g_[n].shape.empty() ? 1 : g_[n].shape.back(); }
+
+  /// Whether it is computed by a kernel that could store its rows anywhere, and has rows to be stored elsewhere.
+  bool begins_anywhere(NodeId n) const {
+    const Node& node = g_[n];
+    const OpKind of = kind(node.op);
+    const bool is_stored = of == OpKind::kMap || of == OpKind::kCast || of == OpKind::kJoin;
+    return is_stored && node.shape.size() > 1 && node.size() >= kLeastElements &&
+           last(n) * static_cast<std::int64_t>(item_bytes(node.dtype)) % kLineBytes != 0;
+  }
+
+  NodeId with_zeros(NodeId value, std::size_t axis, std::int64_t count, StageId stage) {
+    const Node like = to_[value];
+    Node zeros = like;
+    zeros.op = Op::broadcast, zeros.attributes = {}, zeros.stage = stage;
+    zeros.shape[axis] = count;
+    zeros.arguments = {add(constant_node(like.dtype, {}))};
+    Node joined = like;
+    joined.op = Op::concatenate, joined.attributes = JoinAttributes{static_cast<int>(axis)}, joined.stage = stage;
+    joined.shape[axis] += count;
+    joined.arguments = {value, add(std::move(zeros))};
+    return add(std::move(joined));
+  }
+
+  NodeId product(Node node, std::size_t side, const Padded& factor) {
+    const Extents& shape = to_[factor.node].shape;
+    const std::size_t depth = shape.size() - (side == 0 ? 1 : 2);
+    node.arguments[side] = factor.node;
+    if (factor.axis == depth) {
+      const Extents& other = to_[node.arguments[1 - side]].shape;
+      const std::size_t axis = other.size() - (side == 0 ? 2 : 1);
+      node.arguments[1 - side] = with_zeros(node.arguments[1 - side], axis, shape[depth] - other[axis], node.stage);
+      return add(std::move(node));
+    }
+    Node part = node;
+    node.shape[node.shape.size() - (side == 0 ? 2 : 1)] = shape[factor.axis];
+    SliceAttributes all;
+    all.start.assign(part.shape.size(), 0), all.step.assign(part.shape.size(), 1);
+    part.op = Op::slice, part.attributes = std::move(all);
+    part.arguments = {add(std::move(node))};
+    return add(std::move(part));
+  }
+
+  std::map<NodeId, NodeId> padded_;  ///< by value: with zeros, in the copy
+};
+
+}  // namespace
+
+std::optional<Graph> with_rows_aligned(const Graph& g) {
+  const bool has_product = std::ranges::any_of(g.nodes, [](const Node& n) { return n.op == Op::matmul; });
+  return has_product ? Aligning(g).run() : std::nullopt;
+}
+
+}  // namespace kfusion

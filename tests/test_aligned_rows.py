@@ -1,0 +1,93 @@
+"""Factors of products whose rows would begin anywhere, which a GPU's products take for slow ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from graphs import evaluate
+
+ROWS, ODD, OTHER = 1024, 1025, 2048
+
+
+def made(z: Any) -> Any:
+    """A value whose operations move more, kernel by kernel, than zeros do."""
+    return kf.tanh(kf.exp(z * 0.5) * z + 1.0) - kf.tanh(z * 3.0) * 0.25
+
+
+def two(z: Any, w: Any, x: Any) -> Any:
+    """As the gradient of logits is read: along its rows, and along its columns."""
+    d = made(z)
+    return d @ w, kf.matrix_transpose(d) @ x
+
+
+ALIGNED: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "rows and columns": (two, [(ROWS, ODD), (ODD, OTHER), (ROWS, OTHER)]),
+    "the right factor": (lambda x, z: x @ made(z), [(OTHER, ROWS), (ROWS, ODD)]),
+    "the right factor, transposed": (lambda x, z: x @ made(z).T, [(OTHER, ODD), (ROWS, ODD)]),
+    "both": (lambda z, w: made(z) @ made(w).T, [(ROWS, ODD), (ROWS, ODD)]),
+    "rows of several axes": (
+        lambda z, w: kf.reshape(made(z), (ROWS, ODD)) @ w, [(4, ROWS // 4, ODD), (ODD, OTHER)]),
+    "batches": (lambda z, w: made(z) @ w, [(2, ROWS // 2, ODD), (2, ODD, OTHER)]),
+    "a join": (lambda y, z, w: kf.concatenate([made(y), made(z)], 0) @ w, [(8, ODD), (ROWS, ODD), (ODD, OTHER)]),
+}  # fmt: skip
+
+
+def zeros(plan: kf.Plan) -> list[int]:
+    """Behind each row of values that are computed."""
+    return [g.stores[0].shape[-1] for g in plan.groups if g.ops == ("concatenate",) and not g.loads]
+
+
+def planned(f: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: str = "float16", **more: Any) -> kf.Plan:
+    return kf.plan(f, *(kf.spec(s, dtype) for s in shapes), device=more.get("device", "H200"))
+
+
+@pytest.mark.parametrize("name", ALIGNED)
+def test_rows_have_zeros_behind_them(name: str, rng: np.random.Generator) -> None:
+    f, shapes = ALIGNED[name]
+    plan = planned(f, shapes)
+    assert -ODD % 8 in zeros(plan)
+    arrays = [rng.standard_normal(s).astype(np.float16) for s in shapes]
+    traced = kf.trace(f, *(kf.spec(s, "float16") for s in shapes))
+    for got, want in zip(evaluate(plan.graph, arrays), evaluate(traced, arrays), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=2e-3, atol=0.1)
+
+
+def test_one_value_is_stored_once() -> None:
+    f, shapes = ALIGNED["rows and columns"]
+    assert sum("subtract" in g.ops for g in planned(f, shapes).groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("f", "shapes", "dtype", "device"),
+    [
+        (lambda z, w: made(z) @ w, [(ROWS, 1032), (1032, OTHER)], "float16", "H200"),
+        (lambda z, w: made(z) @ w, [(ROWS, ODD), (ODD, OTHER)], "float32", "H200"),
+        (lambda z, w: made(z) @ w, [(64, ODD), (ODD, OTHER)], "float16", "H200"),
+        (lambda z, w: z @ w, [(ROWS, ODD), (ODD, OTHER)], "float16", "H200"),
+        (lambda z, w: made(z) @ w, [(ROWS, ODD), (ODD, OTHER)], "float16", "cpu"),
+    ],
+)
+def test_what_stays(f: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: str, device: str) -> None:
+    assert not zeros(planned(f, shapes, dtype, device=device))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ALIGNED)
+def test_on_a_gpu(name: str, dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("needs an NVIDIA GPU")
+    f, shapes = ALIGNED[name]
+    arrays = [torch.randn(s, device="cuda").to(getattr(torch, dtype)) for s in shapes]
+    as_tuple = lambda y: y if isinstance(y, tuple) else (y,)  # noqa: E731
+    numpys = [a.double().cpu().numpy() for a in arrays]
+    for got, want in zip(as_tuple(kf.fuse(f)(*arrays)), as_tuple(kf.fuse(f)(*numpys)), strict=True):
+        scale = np.abs(want).max()
+        np.testing.assert_allclose(got.double().cpu().numpy() / scale, want / scale, atol=2e-2)
