@@ -32,6 +32,9 @@ ALIGNED: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "both": (lambda z, w: made(z) @ made(w).T, [(ROWS, ODD), (ROWS, ODD)]),
     "rows of several axes": (
         lambda z, w: kf.reshape(made(z), (ROWS, ODD)) @ w, [(4, ROWS // 4, ODD), (ODD, OTHER)]),
+    "rows and columns of both": (lambda z, w: made(z) @ made(w), [(ROWS, ODD), (ODD, OTHER + 1)]),
+    "a value by itself": (lambda z: (lambda d: kf.matrix_transpose(d) @ d)(made(z)), [(ROWS, ODD)]),
+    "products of products": (lambda z, x: (lambda d: d @ (d @ x))(made(z)), [(ODD, ODD), (ODD, OTHER)]),
     "batches": (lambda z, w: made(z) @ w, [(2, ROWS // 2, ODD), (2, ODD, OTHER)]),
     "a join": (lambda y, z, w: kf.concatenate([made(y), made(z)], 0) @ w, [(8, ODD), (ROWS, ODD), (ODD, OTHER)]),
 }  # fmt: skip
@@ -71,6 +74,8 @@ def test_one_value_is_stored_once() -> None:
         (lambda z, w: made(z) @ w, [(64, ODD), (ODD, OTHER)], "float16", "H200"),
         (lambda z, w: z @ w, [(ROWS, ODD), (ODD, OTHER)], "float16", "H200"),
         (lambda z, w: made(z) @ w, [(ROWS, ODD), (ODD, OTHER)], "float16", "cpu"),
+        (lambda z, w: kf.transpose(made(z), (2, 0, 1)) @ w, [(ROWS, 128, 9), (128, OTHER)], "float16", "H200"),
+        (lambda z, w: w @ kf.transpose(made(z), (2, 0, 1)), [(ROWS, 128, 9), (128, ROWS)], "float16", "H200"),
     ],
 )
 def test_what_stays(f: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: str, device: str) -> None:
@@ -91,3 +96,10 @@ def test_on_a_gpu(name: str, dtype: str) -> None:
     for got, want in zip(as_tuple(kf.fuse(f)(*arrays)), as_tuple(kf.fuse(f)(*numpys)), strict=True):
         scale = np.abs(want).max()
         np.testing.assert_allclose(got.double().cpu().numpy() / scale, want / scale, atol=2e-2)
+
+
+def test_a_product_that_reads_a_part_of_what_its_neighbour_stores() -> None:
+    """Both have one left factor, but the second one reads a join of the first one's result."""
+    spec = kf.spec((1024, 1024), "float16")
+    groups = kf.plan(lambda d, x: d @ kf.concatenate([d @ x, x], 1), spec, spec, device="H200").groups
+    assert [g.ops.count("matmul") for g in groups if "matmul" in g.ops] == [1, 1]

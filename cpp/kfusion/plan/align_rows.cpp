@@ -24,13 +24,13 @@ class Aligning : private GraphCopy {
   std::optional<Graph> run() {
     bool any = false;
     Graph aligned = copied([&](NodeId n, Node node) {
-      if (node.op == Op::matmul && is_half(node.dtype))
-        for (const std::size_t side : {0, 1})
-          if (const auto factor = padded(g_[n].arguments[side], node.stage)) {
-            any = true;
-            return product(std::move(node), side, *factor);
-          }
-      return add(std::move(node));
+      const auto is_matrix = [&](NodeId a) { return g_[a].shape.size() >= 2; };
+      if (node.op != Op::matmul || !is_half(node.dtype) || !std::ranges::all_of(g_[n].arguments, is_matrix))
+        return add(std::move(node));
+      const auto left = padded(g_[n].arguments[0], node.stage), right = padded(g_[n].arguments[1], node.stage);
+      if (!left && !right) return add(std::move(node));
+      any = true;
+      return product(std::move(node), left, right);
     });
     return any ? std::optional(std::move(aligned)) : std::nullopt;
   }
@@ -52,6 +52,7 @@ class Aligning : private GraphCopy {
             g_.attributes<TransposeAttributes>(n).axes.begin());
       else if (inner->axis + 1 != g_[of].shape.size())
         return std::nullopt;
+      if (axis + 2 < node.shape.size()) return std::nullopt;  // of a batch
       view.shape[axis] = to_[inner->node].shape[inner->axis];
       view.arguments = {inner->node};
       return Padded{add(std::move(view)), axis};
@@ -90,22 +91,30 @@ class Aligning : private GraphCopy {
     return add(std::move(joined));
   }
 
-  NodeId product(Node node, std::size_t side, const Padded& factor) {
-    const Extents& shape = to_[factor.node].shape;
-    const std::size_t depth = shape.size() - (side == 0 ? 1 : 2);
-    node.arguments[side] = factor.node;
-    if (factor.axis == depth) {
-      const Extents& other = to_[node.arguments[1 - side]].shape;
-      const std::size_t axis = other.size() - (side == 0 ? 2 : 1);
-      node.arguments[1 - side] = with_zeros(node.arguments[1 - side], axis, shape[depth] - other[axis], node.stage);
-      return add(std::move(node));
-    }
-    Node part = node;
-    node.shape[node.shape.size() - (side == 0 ? 2 : 1)] = shape[factor.axis];
+  NodeId product(Node node, const std::optional<Padded>& left, const std::optional<Padded>& right) {
+    if (left) node.arguments[0] = left->node;
+    if (right) node.arguments[1] = right->node;
+    const std::size_t of_left = to_[node.arguments[0]].shape.size() - 1;  // the axes that are summed over
+    const std::size_t of_right = to_[node.arguments[1]].shape.size() - 2;
+    const auto depth = [&](std::size_t side, std::size_t axis) { return to_[node.arguments[side]].shape[axis]; };
+    if (const std::int64_t more = depth(0, of_left) - depth(1, of_right); more > 0)
+      node.arguments[1] = with_zeros(node.arguments[1], of_right, more, node.stage);
+    else if (more < 0)
+      node.arguments[0] = with_zeros(node.arguments[0], of_left, -more, node.stage);
+    const Extents wanted = node.shape;
+    if (left && left->axis != of_left) node.shape[node.shape.size() - 2] = to_[left->node].shape[left->axis];
+    if (right && right->axis != of_right) node.shape.back() = to_[right->node].shape[right->axis];
+    return node.shape == wanted ? add(std::move(node)) : first_of(std::move(node), wanted);
+  }
+
+  /// As many elements of the product as are `wanted`.
+  NodeId first_of(Node product, const Extents& wanted) {
+    Node part = product;
     SliceAttributes all;
-    all.start.assign(part.shape.size(), 0), all.step.assign(part.shape.size(), 1);
+    all.start.assign(wanted.size(), 0), all.step.assign(wanted.size(), 1);
     part.op = Op::slice, part.attributes = std::move(all);
-    part.arguments = {add(std::move(node))};
+    part.shape = wanted;
+    part.arguments = {add(std::move(product))};
     return add(std::move(part));
   }
 

@@ -488,6 +488,7 @@ void Partition::apply(int a, int b, Verdict v) {
 }
 
 bool Partition::unite(int a, int b) {
+  if (reads_part_of(a, b) || reads_part_of(b, a)) return false;
   const auto slot = slot_for(a, b);
   if (!slot) return false;
   const Part &x = part(a), &y = part(b);

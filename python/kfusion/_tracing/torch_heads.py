@@ -147,6 +147,8 @@ def _pays(product: _Product) -> bool:
         return False
     classes, item, place = weight.shape[0], ITEM_BYTES[x._dtype], place_of(x._tracer.inputs)
     logits, chunk = math.prod(x.shape[:-1]) * classes * item, bytes_of_chunk(place)
-    if logits <= chunk and not missing_columns(place, x._dtype, classes):
+    is_padded = missing_columns(place, x._dtype, classes) > 0
+    if logits <= chunk and not is_padded:
         return False
-    return bool(2 * logits > min(logits, chunk) + math.prod(weight.shape) * max(item, 4))
+    of_weight = max(item, 4) + (item if is_padded else 0)  # its gradient, and a copy
+    return bool(2 * logits > min(logits, chunk) + math.prod(weight.shape) * of_weight)
