@@ -7,6 +7,7 @@ import warnings
 import pytest
 
 import kfusion as kf
+from kfusion._tracing import aten as tracing_aten
 
 torch = pytest.importorskip("torch")
 sweep = pytest.importorskip("aten_sweep")
@@ -230,3 +231,13 @@ def test_an_operator_that_reads_memory_of_no_argument_is_refused(made):
         kf.fuse(lambda x: aten.as_strided.default(made(x), [4], [5], 0) * 2)(x)
     y = kf.fuse(lambda x: aten.as_strided.default(x, [4], [5], 0) * 2)(x)
     torch.testing.assert_close(y, x.as_strided((4,), (5,), 0) * 2, rtol=0, atol=0)
+
+
+def test_gradients_of_attention_that_nobody_wants():
+    """With a mask of the gradients that are asked for, the others are no tensors."""
+    x = torch.randn(2, 3, 4, 5)
+    made = tracing_aten._turned(lambda: (None, x, None, x), 3)()
+    assert [t is None for t in made] == [True, False, True, False]
+    assert torch.equal(made[1], x.transpose(1, 2))
+    assert not made[1]._is_view()
+    assert made[3] is x

@@ -166,7 +166,8 @@ def _attention(op: Any, name: str, args: Any, kwargs: Any) -> Any:
 def _turned(op: Any, count: int) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         made = op(*args, **kwargs)
-        return (*(t.detach() for t in _turn(made[:count])), *made[count:])  # as no views: autograd asks more of these
+        plain = (t if t is None else t.detach() for t in _turn(made[:count]))  # no views: autograd asks more of these
+        return (*plain, *made[count:])
 
     run.gives_own = True  # type: ignore[attr-defined]
     return run
