@@ -120,7 +120,7 @@ def test_in_place_operators_write():
 
 @pytest.mark.slow
 def test_operators_that_torchs_tests_sample(rng, is_sampled):
-    """In a sample of the tests an eighth of them, which is drawn."""
+    """In a sample of the tests about an eighth of them, which is drawn."""
     wrong, seen = [], set()
     for sample in sweep.samples(most=1):
         if not sweep.usable(sample) or sweep.kind(sample) in seen:
@@ -236,7 +236,7 @@ def test_an_operator_that_reads_memory_of_no_argument_is_refused(made):
 def test_gradients_of_attention_that_nobody_wants():
     """With a mask of the gradients that are asked for, the others are no tensors."""
     x = torch.randn(2, 3, 4, 5)
-    made = tracing_aten._turned(lambda: (None, x, None, x), 3)()
+    made = tracing_aten._with_positions_first(lambda: (None, x, None, x), 3)()
     assert [t is None for t in made] == [True, False, True, False]
     assert torch.equal(made[1], x.transpose(1, 2))
     assert not made[1]._is_view()

@@ -104,6 +104,11 @@ APART = {
     "other dtypes": (lambda x, y: (x.T @ x, y.T @ y), (X, spec(8192, 4096, dtype="float16")), [1, 1]),
     "left factors in another order": (lambda x, y, w: (x @ w.T, y.T @ w.T), (X, spec(4096, 8192), W), [1, 1]),
     "one that is read": (lambda x, y, w: (kf.softmax(x @ w.T), y @ w.T), (X, X, W), [1, 1, 0]),
+    "one that reads a join of another's result": (
+        lambda x, y: x @ kf.concatenate([x @ y, y], 1),
+        (spec(1024, 1024), spec(1024, 1024)),
+        [1, 1, 0],
+    ),
     "a residual": (lambda x, w, u, r: (x @ w.T + r, x @ u.T), (X, W, W, spec(8192, 16_384)), [1, 1]),
     "products that are read together": (lambda x, w, u: (y := x @ w.T, y * (x @ u.T)), (X, W, W), [2]),  # a gate
     "a gate and a product": (lambda x, g, u, w: (kf.silu(x @ g.T) * (x @ u.T), x @ w.T), (X, W, W, W), [2, 1]),

@@ -83,6 +83,6 @@ def test_some_operators(seed, rng):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.usefixtures("one_thread")
 def test_all_operators(rng, is_sampled):
-    """In a sample of the tests an eighth of them, which is drawn."""
+    """In a sample of the tests about an eighth of them, which is drawn."""
     some = [op for op in COMPARED if rng.integers(8) == 0] if is_sampled else COMPARED
     assert all_differences(some, ("float32", "int64", "bool"), rng, 4 if is_sampled else 12) == []

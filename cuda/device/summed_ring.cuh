@@ -13,8 +13,8 @@
 
 namespace kfusion::device {
 
-/// What the generator knows of a kernel. As values of the launch they would cost a quarter of all instructions:
-/// whatever lies in shared memory lies where they say.
+/// Sizes that the generator knows. Computing addresses from values of the launch took an eighth of all instructions
+/// (results/kernels.md).
 struct SummedRing {
   int vectors;      ///< of a lane, by twos
   int teams;        ///< of a block, each with a row at a time; or one of a block or a cluster
@@ -22,31 +22,32 @@ struct SummedRing {
   int segments;     ///< of two vectors a lane, that a block has of a row
   int stages;       ///< of a team
   int room;         ///< bytes for what a warp or a block tells
-  int value_bytes;  ///< at most, of a row's values
+  int value_bytes;  ///< upper bound that the host reserves for a row's values
   int run_bits;     ///< log2 of the rows of a run
 };
 
 /// Where a team's warps tell what they reduced, and find what came of it: two places for each sweep that reduces, used
 /// in turns.
-template <class F, SummedRing kOf>
+template <class F, SummedRing kRing>
 struct Posts {
   static constexpr int kReducing = F::kSweeps - PartialOf<F, F::kSweeps - 1>::kNothing, kPlaces = 2 * kReducing;
   static constexpr int kValueBytes = (sizeof(typename F::Values) + 15) / 16 * 16;
   static constexpr int kBarriers = 2 * kPlaces;
-  static constexpr int kPartBytes = kPlaces * kOf.warps * kOf.room, kBytes = kPartBytes + kPlaces * kValueBytes;
+  static constexpr int kPartBytes = kPlaces * kRing.warps * kRing.room, kBytes = kPartBytes + kPlaces * kValueBytes;
 
   Barrier* barriers;
   char* memory;
 
   KF_DEVICE void make() const {
 #pragma unroll 1
-    for (int i = 0; i < kPlaces; ++i) make_meeting(barriers + 2 * i, kOf.warps), make_meeting(barriers + 2 * i + 1, 1);
+    for (int i = 0; i < kPlaces; ++i)
+      make_meeting(barriers + 2 * i, kRing.warps), make_meeting(barriers + 2 * i + 1, 1);
   }
   /// Of the team's row number `i`.
   template <int kSweep>
   KF_DEVICE PartialOf<F, kSweep>* parts(int i) const {
-    static_assert(sizeof(Told<PartialOf<F, kSweep>>) <= kOf.room);
-    return reinterpret_cast<PartialOf<F, kSweep>*>(memory + place(kSweep, i) * kOf.warps * kOf.room);
+    static_assert(sizeof(Told<PartialOf<F, kSweep>>) <= kRing.room);
+    return reinterpret_cast<PartialOf<F, kSweep>*>(memory + place(kSweep, i) * kRing.warps * kRing.room);
   }
   KF_DEVICE typename F::Values* values(int sweep, int i) const {
     return reinterpret_cast<typename F::Values*>(memory + kPartBytes + place(sweep, i) * kValueBytes);
@@ -63,9 +64,9 @@ struct Posts {
 
 /// The rows of a team: runs of neighbours, in turns with all other teams, so that they go through memory together from
 /// its beginning to its end. What is no run for each team is shared row by row.
-template <class F, SummedRing kOf>
+template <class F, SummedRing kRing>
 struct TeamRows {
-  static constexpr int kRunBits = kOf.run_bits;
+  static constexpr int kRunBits = kRing.run_bits;
   const F& f;
   int team, teams, in_runs, count;
   KF_DEVICE TeamRows(const F& f, int rows, int team, int teams)
@@ -82,11 +83,11 @@ struct TeamRows {
 
 /// Stages in shared memory that each have room for a row of a team, or its block's part of one, and for what is read of
 /// the row before its elements.
-template <class F, SummedRing kOf>
+template <class F, SummedRing kRing>
 struct Stages {
-  static constexpr int kCount = kOf.stages, kBarriers = 3 * kCount, kVectors = kOf.segments * 64;
+  static constexpr int kCount = kRing.stages, kBarriers = 3 * kCount, kVectors = kRing.segments * 64;
   static constexpr int kStageBytes = kVectors * F::kHeldBytes, kBytes = kCount * kStageBytes;
-  static constexpr int kValueBytes = Posts<F, kOf>::kValueBytes, kBegunBytes = kCount * kValueBytes;
+  static constexpr int kValueBytes = Posts<F, kRing>::kValueBytes, kBegunBytes = kCount * kValueBytes;
   char *memory, *begun_values;
   Barrier *full, *begun, *left;
   KF_DEVICE Stages(char* memory, Barrier* barriers, char* begun_values)
@@ -105,7 +106,7 @@ struct Stages {
   }
   KF_DEVICE void make_others() const {
 #pragma unroll 1
-    for (int i = 0; i < kCount; ++i) make_meeting(begun + i, 1), make_meeting(left + i, kOf.warps);
+    for (int i = 0; i < kCount; ++i) make_meeting(begun + i, 1), make_meeting(left + i, kRing.warps);
   }
   /// For one thread: `first`: of the row's vectors.
   KF_DEVICE void ask(const F& f, const typename F::Line& line, int first, int i) const {
@@ -117,18 +118,18 @@ struct Stages {
 };
 
 /// A warp that has part of each row of its team.
-template <class F, SummedRing kOf>
+template <class F, SummedRing kRing>
 class SummedWorker {
  public:
-  static constexpr int kK = kOf.vectors, kVec = 2, kSegments = kK / kVec;
+  static constexpr int kK = kRing.vectors, kVec = 2, kSegments = kK / kVec;
   static_assert(kK % kVec == 0);
   using Shared = SharedSegments<F, kVec, kSegments>;
   using Places = SegmentPlaces<F, kVec, Shared>;
   using Sums = typename F::Held::Sums;
 
   /// Has segments begin ... begin + size of a row, from number `own` on of its block's.
-  KF_DEVICE SummedWorker(const F& f, const TeamRows<F, kOf>& rows, const Posts<F, kOf>& posts,
-                         const Stages<F, kOf>& stages, const Shared& shared, int of_team, int begin, int size)
+  KF_DEVICE SummedWorker(const F& f, const TeamRows<F, kRing>& rows, const Posts<F, kRing>& posts,
+                         const Stages<F, kRing>& stages, const Shared& shared, int of_team, int begin, int size)
       : f_(f),
         rows_(rows),
         posts_(posts),
@@ -177,7 +178,7 @@ class SummedWorker {
       wait_for_all(stages_.begun + stage, parity_);
       values = *stages_.values(stage);
       wait_for_copies(stages_.full + stage, parity_);
-      if (stage + 1 == Stages<F, kOf>::kCount) parity_ ^= 1;
+      if (stage + 1 == Stages<F, kRing>::kCount) parity_ ^= 1;
     } else {
       posts_.wait_for_answer(kSweep - 1, i);
       values = *posts_.values(kSweep - 1, i);
@@ -194,7 +195,7 @@ class SummedWorker {
       __syncwarp();
       if (lane() == 0) arrive(stages_.left + stage);
     }
-    if (++stage == Stages<F, kOf>::kCount) stage = 0;
+    if (++stage == Stages<F, kRing>::kCount) stage = 0;
   }
 
   template <int kSweep>
@@ -207,7 +208,7 @@ class SummedWorker {
       typename F::Held held[kVec];
 #pragma unroll
       for (int v = 0; v < kVec; ++v) {
-        held[v] = f_.take(stage, Stages<F, kOf>::kVectors, (of_team_ * kK + s * kVec + v) * 32 + lane());
+        held[v] = f_.take(stage, Stages<F, kRing>::kVectors, (of_team_ * kK + s * kVec + v) * 32 + lane());
         held[v].sums = sums_[s * kVec + v];
       }
       total.merge(reduced_batch<kSweep>(f_, line, places, held, s * kVec, values));
@@ -218,9 +219,9 @@ class SummedWorker {
   }
 
   const F& f_;
-  const TeamRows<F, kOf>& rows_;
-  const Posts<F, kOf>& posts_;
-  const Stages<F, kOf>& stages_;
+  const TeamRows<F, kRing>& rows_;
+  const Posts<F, kRing>& posts_;
+  const Stages<F, kRing>& stages_;
   const Shared& shared_;
   int of_team_, begin_, size_, at_[F::kSweeps] = {};
   u32 parity_ = 0;
@@ -228,20 +229,20 @@ class SummedWorker {
 };
 
 /// The warp that brings what those of its team sweep over, and merges what they tell, in all its blocks.
-template <class F, SummedRing kOf>
+template <class F, SummedRing kRing>
 class SummedMerger {
   static constexpr int kFirst = 2;  ///< rows that it asks for at once, before the others start: each takes its time
 
  public:
   /// `shared`: for the exchanges of all sweeps, where blocks share rows.
-  KF_DEVICE SummedMerger(const F& f, const TeamRows<F, kOf>& rows, const Posts<F, kOf>& posts,
-                         const Stages<F, kOf>& stages, const Blocks& b, char* shared)
+  KF_DEVICE SummedMerger(const F& f, const TeamRows<F, kRing>& rows, const Posts<F, kRing>& posts,
+                         const Stages<F, kRing>& stages, const Blocks& b, char* shared)
       : f_(f), rows_(rows), posts_(posts), stages_(stages), blocks_(b), shared_(shared) {}
   static KF_DEVICE int bytes(const Blocks& b) { return ClusterExchange::kBarrierBytes + 2 * b.count * b.room; }
 
   /// Makes the team's barriers, and asks for its first rows as soon as there are those that count what comes.
   KF_DEVICE void start() {
-    if (lane() < minimum(Stages<F, kOf>::kCount, rows_.count)) begun_ = begin(lane());
+    if (lane() < minimum(Stages<F, kRing>::kCount, rows_.count)) begun_ = begin(lane());
     if (lane() == 0) stages_.make_full();
     fence_barriers();
 #pragma unroll 1
@@ -249,7 +250,7 @@ class SummedMerger {
     if (lane() == 0) stages_.make_others(), posts_.make();
   }
   KF_DEVICE void run() {
-    if (lane() < minimum(Stages<F, kOf>::kCount, rows_.count)) tell_begun(lane());
+    if (lane() < minimum(Stages<F, kRing>::kCount, rows_.count)) tell_begun(lane());
     int stage = 0, untold = -1;
     u32 parity = 0;
 #pragma unroll 1
@@ -257,15 +258,15 @@ class SummedMerger {
       if (untold >= 0 && lane() == 0) tell_begun(untold);
       __syncwarp();
       untold = -1;
-      if (const int i = step + kFirst; i < Stages<F, kOf>::kCount) ask(i, i);
+      if (const int i = step + kFirst; i < Stages<F, kRing>::kCount) ask(i, i);
       merge_rows<0>(step);
       const int i = step + 1 - F::kSweeps;  // whose last sweep this step has
-      if (i < 0 || i + Stages<F, kOf>::kCount >= rows_.count) continue;
+      if (i < 0 || i + Stages<F, kRing>::kCount >= rows_.count) continue;
       wait_for_all(stages_.left + stage, parity);
-      ask(stage, i + Stages<F, kOf>::kCount);
-      begun_ = begin(i + Stages<F, kOf>::kCount);  // on its way until the next step
+      ask(stage, i + Stages<F, kRing>::kCount);
+      begun_ = begin(i + Stages<F, kRing>::kCount);  // on its way until the next step
       untold = stage;
-      if (++stage == Stages<F, kOf>::kCount) stage = 0, parity ^= 1;
+      if (++stage == Stages<F, kRing>::kCount) stage = 0, parity ^= 1;
     }
   }
 
@@ -277,7 +278,8 @@ class SummedMerger {
   }
   KF_DEVICE void tell_begun(int stage) const { *stages_.values(stage) = begun_, arrive(stages_.begun + stage); }
   KF_DEVICE void ask(int stage, int i) const {
-    if (lane() == 0 && i < rows_.count) stages_.ask(f_, rows_.line(i), blocks_.rank * Stages<F, kOf>::kVectors, stage);
+    if (lane() == 0 && i < rows_.count)
+      stages_.ask(f_, rows_.line(i), blocks_.rank * Stages<F, kRing>::kVectors, stage);
     __syncwarp();
   }
 
@@ -297,7 +299,7 @@ class SummedMerger {
     typename F::Values values;
     if constexpr (kSweep == 0) {
       values = *stages_.values(at_);
-      if (++at_ == Stages<F, kOf>::kCount) at_ = 0;
+      if (++at_ == Stages<F, kRing>::kCount) at_ = 0;
     } else {
       values = *posts_.values(kSweep - 1, i);
     }
@@ -305,7 +307,7 @@ class SummedMerger {
     P part = identity;
     if constexpr (!P::kNothing) {
       posts_.wait_until_told(kSweep, i);
-      if (lane < kOf.warps) part = posts_.template parts<kSweep>(i)[lane];
+      if (lane < kRing.warps) part = posts_.template parts<kSweep>(i)[lane];
       merge_lanes(part, 32);
       if (blocks_.count > 1)  // its barriers have been made by the first threads of the block
         part = ClusterExchange(blocks_, shared_ + kSweep * bytes(blocks_))
@@ -322,9 +324,9 @@ class SummedMerger {
   }
 
   const F& f_;
-  const TeamRows<F, kOf>& rows_;
-  const Posts<F, kOf>& posts_;
-  const Stages<F, kOf>& stages_;
+  const TeamRows<F, kRing>& rows_;
+  const Posts<F, kRing>& posts_;
+  const Stages<F, kRing>& stages_;
   Blocks blocks_;
   char* shared_;
   int at_ = 0;                ///< stage of the row whose first sweep is the next to be merged
@@ -334,25 +336,25 @@ class SummedMerger {
 /// g.splits: parts, each of which a block or a cluster has: rows part, part + g.splits, ... Barriers: none but at both
 /// ends. Shared memory: stages, what all rows share, barriers, then what is told, and rows' values; what the teams'
 /// sums need in the end takes the place of stages.
-template <class F, SummedRing kOf>
+template <class F, SummedRing kRing>
 KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
-  using Post = Posts<F, kOf>;
-  using Stage = Stages<F, kOf>;
-  using Worker = SummedWorker<F, kOf>;
-  using Merger = SummedMerger<F, kOf>;
+  using Post = Posts<F, kRing>;
+  using Stage = Stages<F, kRing>;
+  using Worker = SummedWorker<F, kRing>;
+  using Merger = SummedMerger<F, kRing>;
   using Shared = typename Worker::Shared;
-  static_assert(F::kEdges == 0 && Post::kValueBytes <= kOf.value_bytes);
+  static_assert(F::kEdges == 0 && Post::kValueBytes <= kRing.value_bytes);
   extern __shared__ __align__(16) char shared[];
   let_next_kernel_start();  // which adds up the parts
-  constexpr int kWarps = kOf.warps, kTeams = kOf.teams;
+  constexpr int kWarps = kRing.warps, kTeams = kRing.teams;
   const int own = threadIdx.x / 32;
   const bool works = own < kTeams * kWarps;
   const int team = works ? own / kWarps : own - kTeams * kWarps, of_team = works ? own % kWarps : 0;
-  const Blocks blocks{static_cast<int>(block_count()), static_cast<int>(block_rank()), kOf.room};
+  const Blocks blocks{static_cast<int>(block_count()), static_cast<int>(block_rank()), kRing.room};
   constexpr int kSegments = Worker::kSegments;
-  const int before = of_team * kSegments, begin_segment = blocks.rank * kOf.segments + before;
+  const int before = of_team * kSegments, begin_segment = blocks.rank * kRing.segments + before;
   const int size =
-      kOf.segments == kWarps * kSegments ? kSegments : minimum(maximum(kOf.segments - before, 0), kSegments);
+      kRing.segments == kWarps * kSegments ? kSegments : minimum(maximum(kRing.segments - before, 0), kSegments);
 
   char* memory = shared + kTeams * Stage::kBytes;
   char* const kept = memory + of_team * Shared::kBytes;
@@ -369,7 +371,7 @@ KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
     ClusterExchange(blocks, memory + sweep * Merger::bytes(blocks));
 
   const int part = static_cast<int>(cluster_index()), parts = static_cast<int>(g.splits);
-  const TeamRows<F, kOf> rows(f, static_cast<int>(g.rows), part * kTeams + team, kTeams * parts);
+  const TeamRows<F, kRing> rows(f, static_cast<int>(g.rows), part * kTeams + team, kTeams * parts);
   const Shared what_is_shared(f, kept_full, kept, works && team == 0);
   const auto meet = [&] {
     fence_barriers();
@@ -382,8 +384,8 @@ KF_DEVICE void summed_ring_rows(const F& f, const Geometry& g) {
     if (team == 0) what_is_shared.fill(begin_segment, size);
     meet();
     worker.run();
-    join_sums<kTeams, kOf.vectors, typename Worker::Sums>([&](int k) -> auto& { return worker.sums(k); }, shared, team,
-                                                          of_team * 32 + threadIdx.x % 32, kWarps * 32);
+    join_sums<kTeams, kRing.vectors, typename Worker::Sums>([&](int k) -> auto& { return worker.sums(k); }, shared,
+                                                            team, of_team * 32 + threadIdx.x % 32, kWarps * 32);
     if (team == 0) worker.put_sums(part);
   } else {
     Merger merger(f, rows, posts, stages, blocks, memory);

@@ -169,16 +169,17 @@ class TensorCores final : public Backend {
   /// gelu by erf add 19 us to 8192 x 4096 (H200, depth 1024), of 44.
   static constexpr double kOfEpilogue = 0.5;
 
-  /// Of the time that a result of half types takes to be stored, where its rows begin anywhere: element by element, and
-  /// no product runs meanwhile. 8192 x 50257 of depth 1024 take 2735 us, where 8192 x 50264 take 1142 (H200).
+  /// An unaligned result is stored element by element, during which no product runs: so many times its bytes at the
+  /// bandwidth. 8192 x 50257 of depth 1024 take 2735 us, where 8192 x 50264 take 1142 (H200).
   static constexpr double kOfOddRows = 8.1;
 
   static double odd_rows_us(const std::vector<Contraction>& all, const Device& device) {
-    double elements = 0;
+    const auto item = static_cast<std::int64_t>(item_bytes(all[0].products[0].dtype));
+    double bytes = 0;
     for (const Contraction& c : all)
-      if (c.reduces == Reduces::kNothing && c.cols % 8 != 0 && c.rows > 1)
-        elements += static_cast<double>(c.batches * c.rows) * static_cast<double>(c.cols);
-    return elements * static_cast<double>(item_bytes(all[0].products[0].dtype)) / device.bandwidth * 1e6;
+      if (c.reduces == Reduces::kNothing && c.cols * item % kRowAlignment != 0 && c.rows > 1)
+        bytes += static_cast<double>(c.batches * c.rows) * static_cast<double>(c.cols * item);
+    return bytes / device.bandwidth * 1e6;
   }
 
   static codegen::Target target(const Device& device) {

@@ -5,6 +5,7 @@
 #include "bindings/arrays/library_functions.hpp"
 #include "bindings/fuse/entry.hpp"
 #include "kfusion/divide_up.hpp"
+#include "kfusion/plan/device.hpp"
 #include "kfusion/reference/reference.hpp"
 #include "runtime/poison.hpp"
 
@@ -36,10 +37,9 @@ bool lies_as(const View& v, const View& wanted) {
   return true;
 }
 
-constexpr std::int64_t kTensorCoreBytes = 16;
 constexpr std::int64_t kLeastRows = 8, kLeastColumns = 256;  ///< else the second launch costs more than it saves
 
-bool is_whole(std::int64_t bytes) { return bytes % kTensorCoreBytes == 0; }
+bool is_whole(std::int64_t bytes) { return bytes % kRowAlignment == 0; }
 
 /// Whether x w, of half types, has rows of no whole 16 bytes, and w^T x^T has: cuBLAS's kernels for any alignment take
 /// six times as long (4096 x 768 by 768 x 50257 on an H200: 3354 us; transposed 432, and 220 to transpose it back).

@@ -153,8 +153,8 @@ void Joint::find_often_stored() {
   for (NodeId id = 0; id < forward_end_; ++id) {
     const OpKind of = kind(g_[id].op);
     if (of != OpKind::kContraction && of != OpKind::kLibrary) continue;
-    NodeId stored = id;
-    for (NodeId n = id; of == OpKind::kContraction && readers[at(n)] == 1 && result(n) < 0;) {
+    NodeId stored = id, n = id;
+    while (of == OpKind::kContraction && readers[at(n)] == 1 && result(n) < 0) {
       n = reader[at(n)];
       if (g_[n].size() != g_[id].size()) break;
       if (kind(g_[n].op) == OpKind::kMap || kind(g_[n].op) == OpKind::kCast)
@@ -162,7 +162,7 @@ void Joint::find_often_stored() {
       else if (kind(g_[n].op) != OpKind::kView)
         break;
     }
-    is_often_stored_[at(stored)] = true;
+    is_often_stored_[at(same_[at(stored)])] = true;
   }
 }
 

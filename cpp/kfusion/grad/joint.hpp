@@ -67,11 +67,11 @@ class Joint {
   /// is an argument: it computes that again, and not to the bit. Those that are subtracted (softmax) are as good as
   /// new.
   std::vector<bool> is_inexact_;
-  std::vector<bool> is_hidden_;  ///< within what a function of the library computes whole
-  std::vector<bool> is_often_stored_;
-  std::vector<NodeId> needed_;  ///< what is read, and what that is made of, ascending
-  std::vector<int> index_;      ///< by node: where it stands in needed_
-  std::vector<double> again_;   ///< by place in needed_
+  std::vector<bool> is_hidden_;        ///< within what a function of the library computes whole
+  std::vector<bool> is_often_stored_;  ///< what a product's kernel, or a call, stores in many plans
+  std::vector<NodeId> needed_;         ///< what is read, and what that is made of, ascending
+  std::vector<int> index_;             ///< by node: where it stands in needed_
+  std::vector<double> again_;          ///< by place in needed_
 };
 
 /// torch's function for what several nodes compute, where these make more than it reads and gives: the scores of

@@ -4,12 +4,13 @@
 #include <map>
 
 #include "kfusion/graph/constant.hpp"
+#include "kfusion/plan/device.hpp"
 #include "kfusion/plan/graph_copy.hpp"
 
 namespace kfusion {
 namespace {
 
-constexpr std::int64_t kLeastElements = 1 << 20;  ///< less costs a product little, or another launch as much
+constexpr std::int64_t kLeastElements = 1 << 20;  ///< smaller factors save less than a launch costs
 
 /// A value with zeros behind one of its axes.
 struct Padded {
@@ -24,9 +25,7 @@ class Aligning : private GraphCopy {
   std::optional<Graph> run() {
     bool any = false;
     Graph aligned = copied([&](NodeId n, Node node) {
-      const auto is_matrix = [&](NodeId a) { return g_[a].shape.size() >= 2; };
-      if (node.op != Op::matmul || !is_half(node.dtype) || !std::ranges::all_of(g_[n].arguments, is_matrix))
-        return add(std::move(node));
+      if (node.op != Op::matmul || !is_half(node.dtype)) return add(std::move(node));
       const auto left = padded(g_[n].arguments[0], node.stage), right = padded(g_[n].arguments[1], node.stage);
       if (!left && !right) return add(std::move(node));
       any = true;
@@ -57,11 +56,11 @@ class Aligning : private GraphCopy {
       view.arguments = {inner->node};
       return Padded{add(std::move(view)), axis};
     }
-    if (!begins_anywhere(n)) return std::nullopt;
+    if (!is_to_be_padded(n)) return std::nullopt;
     const std::size_t axis = node.shape.size() - 1;
     const auto found = padded_.find(n);
     if (found != padded_.end()) return Padded{found->second, axis};
-    const std::int64_t whole = kLineBytes / static_cast<std::int64_t>(item_bytes(node.dtype));
+    const std::int64_t whole = kRowAlignment / static_cast<std::int64_t>(item_bytes(node.dtype));
     const NodeId joined = with_zeros(moved_[at(n)], axis, whole - node.shape[axis] % whole, stage);
     padded_.emplace(n, joined);
     return Padded{joined, axis};
@@ -69,13 +68,13 @@ class Aligning : private GraphCopy {
 
   std::int64_t last(NodeId n) const { return g_[n].shape.empty() ? 1 : g_[n].shape.back(); }
 
-  /// Whether it is computed by a kernel that could store its rows anywhere, and has rows to be stored elsewhere.
-  bool begins_anywhere(NodeId n) const {
+  /// Whether it is a large unaligned value that a kernel of ours stores.
+  bool is_to_be_padded(NodeId n) const {
     const Node& node = g_[n];
     const OpKind of = kind(node.op);
     const bool is_stored = of == OpKind::kMap || of == OpKind::kCast || of == OpKind::kJoin;
     return is_stored && node.shape.size() > 1 && node.size() >= kLeastElements &&
-           last(n) * static_cast<std::int64_t>(item_bytes(node.dtype)) % kLineBytes != 0;
+           last(n) * static_cast<std::int64_t>(item_bytes(node.dtype)) % kRowAlignment != 0;
   }
 
   NodeId with_zeros(NodeId value, std::size_t axis, std::int64_t count, StageId stage) {

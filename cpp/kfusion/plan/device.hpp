@@ -14,6 +14,9 @@ struct Peaks {
   double matrix_float16 = 0, matrix_bfloat16 = 0, matrix_float32 = 0, matrix_float64 = 0;
 };
 
+/// Bytes. Rows of factors and results of half types that begin at multiples of so many have quick products on a GPU.
+inline constexpr std::int64_t kRowAlignment = 16;
+
 struct Device {
   std::string name;
   bool is_cpu = false;

@@ -82,7 +82,7 @@ class Fastest {
 
   /// For one another, as many in a kernel as hold no more memory: what they read stays until the last one runs.
   void let_products_wait() {
-    if (device_.is_cpu || products_of_results(chosen_.plan()) < 2) return;
+    if (device_.is_cpu || kernels_of_results(chosen_.plan()) < 2) return;
     for (const int most : {4, 3, 2}) {
       PlanOptions options = options_;
       options.most_waiting = most;
@@ -93,8 +93,8 @@ class Fastest {
     }
   }
 
-  /// Kernels around a product that give results of the function alone.
-  static std::ptrdiff_t products_of_results(const Plan& plan) {
+  /// Kernels with a product that store nothing but results of the function.
+  static std::ptrdiff_t kernels_of_results(const Plan& plan) {
     const Graph& g = plan.graph;
     const auto is_result = [&](NodeId n) { return std::ranges::find(g.outputs, n, &Output::node) != g.outputs.end(); };
     return std::ranges::count_if(plan.groups, [&](const Group& group) {

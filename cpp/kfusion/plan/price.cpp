@@ -3,19 +3,10 @@
 #include <algorithm>
 
 #include "kfusion/checked.hpp"
-#include "kfusion/plan/align_rows.hpp"
 #include "kfusion/plan/joins.hpp"
 
 namespace kfusion {
 namespace {
-
-/// Products of a GPU's library whose lines begin anywhere take so much longer: 8184 x 1024 x 50257 bfloat16, 6.0 ms,
-/// and 1.05 of rows that begin at multiples of 16 bytes (cuBLAS 13, an H200).
-constexpr double kOfLinesAnywhere = 5.7;
-
-/// A copy of a matrix that turns rows into columns takes so much longer than another one: 8192 x 50257 bfloat16 takes
-/// 1004 us there.
-constexpr double kOfTurning = 2.6;
 
 double us(double amount, double per_second) { return amount / per_second * 1e6; }
 
@@ -62,40 +53,13 @@ Price Pricer::price(const Group& group, const Traffic& traffic, const std::vecto
     if (!f.matrix) p.vector_us += flops_us;
   }
   settle(p);
-  if (std::ranges::any_of(traffic.flops, &FlopCount::matrix)) {
-    if (has_lines_anywhere(group)) p.compute_us *= kOfLinesAnywhere;
-    p.compute_us += turned_us(group);
-    p = product_price(p, device_);
-  }
+  if (std::ranges::any_of(traffic.flops, &FlopCount::matrix)) p = product_price(p, device_);
   if (group.executor) p = group.executor->price(plan_, group, p, device_);
   p.predicted_us = p.total_us;
   if (plan_.measured && group.executor && !group.key.empty())
     if (const auto us = plan_.measured->us(group.key, group.executor->name())) p.total_us = *us, p.measured = true;
   touch(group, traffic, reads);
   return p;
-}
-
-bool Pricer::has_lines_anywhere(const Group& group) const {
-  if (device_.is_cpu) return false;
-  return std::ranges::any_of(group.nodes, [&](NodeId n) {
-    if (g_[n].op != Op::matmul || !is_half(g_[n].dtype)) return false;
-    return std::ranges::any_of(plan_.folded.work[at(n)].reads, [&](const Access& a) {
-      const std::size_t last = a.shape.size() - 1;
-      const bool in_rows = a.strides[last] == 1 || a.shape[last] == 1;
-      const std::int64_t line = in_rows ? a.strides[last - 1] : a.strides[last];
-      return line * static_cast<std::int64_t>(item_bytes(g_[a.base].dtype)) % kLineBytes != 0;
-    });
-  });
-}
-
-/// Of results whose rows begin anywhere, which the library computes transposed.
-double Pricer::turned_us(const Group& group) const {
-  std::int64_t bytes = 0;
-  for (const NodeId n : group.nodes)
-    if (g_[n].op == Op::matmul && is_half(g_[n].dtype) && g_[n].shape.back() < g_[n].size() &&
-        g_[n].shape.back() * static_cast<std::int64_t>(item_bytes(g_[n].dtype)) % kLineBytes != 0)
-      bytes += 2 * g_[n].nbytes();
-  return device_.is_cpu ? 0 : us(static_cast<double>(bytes), device_.bandwidth / kOfTurning);
 }
 
 bool Pricer::in_cache(const Read& read) const {

@@ -33,8 +33,6 @@ class Pricer {
   Price price(const Group& group, const Traffic& traffic, const std::vector<Read>& reads);
 
  private:
-  bool has_lines_anywhere(const Group& group) const;
-  double turned_us(const Group& group) const;
   bool in_cache(const Read& read) const;
   bool rows_stay_in_cache(const Group& group, const std::vector<Read>& reads) const;
   void touch(const Group& group, const Traffic& traffic, const std::vector<Read>& reads);

@@ -16,7 +16,7 @@ from .views import astype, matrix_transpose
 
 _BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}  # of a chunk's logits
 _BLOCK_BYTES = 1 << 25  # of what is added at once, where the library's products do not add
-_LINE_BYTES = 16  # rows of so many bytes, or of a multiple, have products six times as fast on GPUs
+_ROW_ALIGNMENT = 16  # bytes, as kRowAlignment of the planner's devices: other rows have slow products on GPUs
 
 
 def rows_times(x: Array, weight: Array) -> Array:
@@ -55,8 +55,8 @@ def bytes_of_chunk(device: str) -> int:
 
 
 def missing_columns(device: str, dtype: str, columns: int) -> int:
-    """How many more columns rows would need whose products are quick."""
-    return -columns % (_LINE_BYTES // ITEM_BYTES[dtype]) if device != "cpu" and dtype in HALF else 0
+    """Columns that are missing to a multiple of 16 bytes; 0 where products do not need it."""
+    return -columns % (_ROW_ALIGNMENT // ITEM_BYTES[dtype]) if device != "cpu" and dtype in HALF else 0
 
 
 class Library:

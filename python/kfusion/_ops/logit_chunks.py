@@ -1,9 +1,10 @@
 """Rows of logits in chunks, with their losses and gradients: functions that plans call between their kernels.
 
-On a GPU, weights of half types get rows of zeros until products are quick, in a copy, and logits columns of them.
-
 Products are the array library's. Between them are two fused functions: one reads the logits for statistics of each row,
 one writes the gradient over them. So all chunks share one array.
+
+Where rows of logits would be unaligned (half types on a GPU), the weight is copied with rows of zeros behind it, and
+chunks have as many more columns.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Chunks(NamedTuple):
 
     def _run(self, library: Library, arrays: Sequence[Any], g: Any, wanted: dict[int, Any]) -> dict[int, Any]:
         x, weight, bias, weights, targets = arrays
-        step, classes = self.rows or rows_of_chunk(library, x, len(weight)), len(weight)
+        classes = len(weight)
+        step = self.rows or rows_of_chunk(library, x, classes)
         more = missing_columns(library.device(x), library.dtype(x), classes)
         weight = library.with_rows_of_zeros(weight, more)
         made = {
@@ -66,7 +68,7 @@ class Chunks(NamedTuple):
             z = whole[:, :classes]
             library.product(x[part], weight, whole)
             if more:
-                whole[:, classes:] = 0  # of rows that are not finite, too
+                whole[:, classes:] = 0  # zero times infinity is NaN
             losses = made[LOSSES][part] if LOSSES in made else None
             if set(made) == {LOSSES}:
                 fused()["row_losses"](z, bias, weights, targets[part], **options, out=losses)
@@ -80,7 +82,7 @@ class Chunks(NamedTuple):
             if DBIAS in made:
                 library.add(made[DBIAS], fused()["column_sums"](z), first == 0)
         if more and DWEIGHT in made:
-            made[DWEIGHT] = _in(wanted[DWEIGHT], made[DWEIGHT][:classes])
+            made[DWEIGHT] = _stored_in(wanted[DWEIGHT], made[DWEIGHT][:classes])
         return made
 
     @staticmethod
@@ -90,7 +92,7 @@ class Chunks(NamedTuple):
         return dtype if number == DX else wide_of(dtype), shapes[number]
 
 
-def _in(given: Any, value: Any) -> Any:
+def _stored_in(given: Any, value: Any) -> Any:
     """A value, in the array that is given for it, if any."""
     if given is None:
         return value

@@ -57,8 +57,9 @@ def _order(value: Any) -> tuple[int, ...] | None:
         return None
     strides = [fx_graphs.known(s) for s in value.stride()]
     order = tuple(sorted(range(value.ndim), key=lambda a: -strides[a]))
-    as_they_lie = [tuple(range(value.ndim)), *([_CHANNELS_LAST] if value.device.type != "cpu" else [])]
-    return None if order in as_they_lie or 0 in strides else order
+    if order == _CHANNELS_LAST and value.device.type != "cpu":
+        return None
+    return None if order == tuple(range(value.ndim)) or 0 in strides else order
 
 
 @functools.cache

@@ -149,31 +149,40 @@ def _by_library(op: Any, name: str, args: Any, kwargs: Any) -> Any:
 
 # Attention's operators, and how many of their results have their heads behind the positions in memory.
 _HEADS_BEHIND = {
-    f"_scaled_dot_product_{kind}_attention{ending}": count
-    for kind, of_cpu in (("flash", ""), ("flash", "_for_cpu"), ("efficient", ""), ("cudnn", ""))
-    for ending, count in ((of_cpu, 1), (f"{of_cpu}_backward", 3))
+    "_scaled_dot_product_flash_attention": 1,
+    "_scaled_dot_product_flash_attention_backward": 3,
+    "_scaled_dot_product_flash_attention_for_cpu": 1,
+    "_scaled_dot_product_flash_attention_for_cpu_backward": 3,
+    "_scaled_dot_product_efficient_attention": 1,
+    "_scaled_dot_product_efficient_attention_backward": 3,
+    "_scaled_dot_product_cudnn_attention": 1,
+    "_scaled_dot_product_cudnn_attention_backward": 3,
 }
 
 
 def _attention(op: Any, name: str, args: Any, kwargs: Any) -> Any:
     """The results of an operator of attention, which lie in the plan as torch's do: none is copied."""
     count = _HEADS_BEHIND[name]
-    made = library_calls.torch_call(_turned(op, count), f"torch.{name}", args, kwargs)
-    return (*_turn(made[:count]), *made[count:])
+    made = library_calls.torch_call(_with_positions_first(op, count), f"torch.{name}", args, kwargs)
+    return (*_with_heads_swapped(made[:count]), *made[count:])
 
 
 @functools.cache
-def _turned(op: Any, count: int) -> Callable[..., Any]:
+def _with_positions_first(op: Any, count: int) -> Callable[..., Any]:
+    """The operator, whose first results have their axes in the order of memory."""
+
     def run(*args: Any, **kwargs: Any) -> Any:
         made = op(*args, **kwargs)
-        plain = (t if t is None else t.detach() for t in _turn(made[:count]))  # no views: autograd asks more of these
+        # Detached: autograd copies a result that is a view.
+        plain = (t if t is None else t.detach() for t in _with_heads_swapped(made[:count]))
         return (*plain, *made[count:])
 
     run.gives_own = True  # type: ignore[attr-defined]
     return run
 
 
-def _turn(values: Sequence[Any]) -> list[Any]:
+def _with_heads_swapped(values: Sequence[Any]) -> list[Any]:
+    """Heads and positions; of a gradient that nobody wants None."""
     return [v.transpose(1, 2) if getattr(v, "ndim", 0) == 4 else v for v in values]
 
 

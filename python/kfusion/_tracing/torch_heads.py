@@ -26,7 +26,7 @@ class _Product(NamedTuple):
 
 
 def without_logits(logits: Traced, targets: Traced, class_weight: Any, options: dict[str, Any]) -> Traced | None:
-    """The loss of logits (..., classes) that are a linear layer's and large, where gradients are wanted; None for
+    """The loss of logits (..., classes) that are a linear layer's, where gradients are wanted and chunks pay; None for
     others, which are computed as they are written.
     """
     tracer = logits._tracer
@@ -140,8 +140,9 @@ def _turned(tracer: Tracer, weight: Traced) -> Traced:
 
 
 def _pays(product: _Product) -> bool:
-    """Whether the logits and their gradient are more than a chunk of them and the gradients, which come at once. Those
-    that fit one chunk may stay as they are written, but for rows whose products are slow: a chunk's are quick."""
+    """Whether chunks save memory: the logits and their gradient against a chunk, the gradient of the weight and its
+    padded copy. Logits that fit one chunk stay whole, unless their rows are unaligned, for which products are slow.
+    """
     x, weight = product.x, product.weight
     if x._dtype not in FLOATS:
         return False
