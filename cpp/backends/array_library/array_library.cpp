@@ -134,23 +134,19 @@ class ByArrayLibrary final : public Backend {
     constexpr double kUnaligned = 5.7, kTransposed = 2.6;
     Price p = roofline;
     const std::int64_t columns = n.shape.back(), rows = n.size() / std::max<std::int64_t>(columns, 1);
-    if (std::ranges::any_of(factors, has_unaligned_rows))
+    const auto is_unaligned = [&](const Access& a) {  // rows or columns, whichever lie one after the other
+      const std::size_t last = a.shape.size() - 1;
+      const bool in_rows = a.strides[last] == 1 || a.shape[last] == 1;
+      return last > 0 && !has_aligned_rows(in_rows ? a.strides[last - 1] : a.strides[last], n.dtype);
+    };
+    if (std::ranges::any_of(factors, is_unaligned))
       p.compute_us *= kUnaligned;
-    else if (rows > 1 && !is_aligned(columns, n.dtype))
+    else if (rows > 1 && !has_aligned_rows(columns, n.dtype))
       p.compute_us = std::min(
           kUnaligned * p.compute_us,
           p.compute_us + kTransposed * 2 * static_cast<double>(n.nbytes()) / device.bandwidth * 1e6 + device.launch_us);
     settle(p);
     return p;
-  }
-  /// Rows or columns, whichever lie one after the other.
-  static bool has_unaligned_rows(const Access& a) {
-    const std::size_t last = a.shape.size() - 1;
-    const bool in_rows = a.strides[last] == 1 || a.shape[last] == 1;
-    return last > 0 && !is_aligned(in_rows ? a.strides[last - 1] : a.strides[last], DType::kFloat16);
-  }
-  static bool is_aligned(std::int64_t elements, DType dtype) {
-    return elements * static_cast<std::int64_t>(item_bytes(dtype)) % kRowAlignment == 0;
   }
 };
 

@@ -10,7 +10,7 @@ namespace kfusion {
 
 /// Whether lines of a half type whose first elements are so many apart, batches too, begin at multiples of 16 bytes.
 inline bool are_lines_aligned(std::int64_t offset, std::int64_t batch, std::int64_t line) {
-  return (offset | batch | line) % 8 == 0;
+  return has_aligned_rows(offset | batch | line, DType::kFloat16);
 }
 
 enum class BlasActivation : std::uint8_t { kNone, kRelu, kGelu };  ///< the gelu is the one by tanh

@@ -174,12 +174,12 @@ class TensorCores final : public Backend {
   static constexpr double kOfOddRows = 8.1;
 
   static double odd_rows_us(const std::vector<Contraction>& all, const Device& device) {
-    const auto item = static_cast<std::int64_t>(item_bytes(all[0].products[0].dtype));
-    double bytes = 0;
+    const DType dtype = all[0].products[0].dtype;
+    double elements = 0;
     for (const Contraction& c : all)
-      if (c.reduces == Reduces::kNothing && c.cols * item % kRowAlignment != 0 && c.rows > 1)
-        bytes += static_cast<double>(c.batches * c.rows) * static_cast<double>(c.cols * item);
-    return bytes / device.bandwidth * 1e6;
+      if (c.reduces == Reduces::kNothing && !has_aligned_rows(c.cols, dtype) && c.rows > 1)
+        elements += static_cast<double>(c.batches * c.rows) * static_cast<double>(c.cols);
+    return elements * static_cast<double>(item_bytes(dtype)) / device.bandwidth * 1e6;
   }
 
   static codegen::Target target(const Device& device) {

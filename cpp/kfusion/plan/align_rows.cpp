@@ -1,7 +1,6 @@
 #include "kfusion/plan/align_rows.hpp"
 
 #include <algorithm>
-#include <map>
 
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/plan/device.hpp"
@@ -23,15 +22,11 @@ class Aligning : private GraphCopy {
   explicit Aligning(const Graph& g) : GraphCopy(g) {}
 
   std::optional<Graph> run() {
-    bool any = false;
-    Graph aligned = copied([&](NodeId n, Node node) {
-      if (node.op != Op::matmul || !is_half(node.dtype)) return add(std::move(node));
+    return changed([&](NodeId n, const Node& node) -> std::optional<NodeId> {
+      if (node.op != Op::matmul || !is_half(node.dtype)) return std::nullopt;
       const auto left = padded(g_[n].arguments[0], node.stage), right = padded(g_[n].arguments[1], node.stage);
-      if (!left && !right) return add(std::move(node));
-      any = true;
-      return product(std::move(node), left, right);
+      return left || right ? std::optional(product(node, left, right)) : std::nullopt;
     });
-    return any ? std::optional(std::move(aligned)) : std::nullopt;
   }
 
  private:
@@ -58,12 +53,8 @@ class Aligning : private GraphCopy {
     }
     if (!is_to_be_padded(n)) return std::nullopt;
     const std::size_t axis = node.shape.size() - 1;
-    const auto found = padded_.find(n);
-    if (found != padded_.end()) return Padded{found->second, axis};
     const std::int64_t whole = kRowAlignment / static_cast<std::int64_t>(item_bytes(node.dtype));
-    const NodeId joined = with_zeros(moved_[at(n)], axis, whole - node.shape[axis] % whole, stage);
-    padded_.emplace(n, joined);
-    return Padded{joined, axis};
+    return Padded{with_zeros(moved_[at(n)], axis, whole - node.shape[axis] % whole, stage), axis};
   }
 
   std::int64_t last(NodeId n) const { return g_[n].shape.empty() ? 1 : g_[n].shape.back(); }
@@ -74,16 +65,18 @@ class Aligning : private GraphCopy {
     const OpKind of = kind(node.op);
     const bool is_stored = of == OpKind::kMap || of == OpKind::kCast || of == OpKind::kJoin;
     return is_stored && node.shape.size() > 1 && node.size() >= kLeastElements &&
-           last(n) * static_cast<std::int64_t>(item_bytes(node.dtype)) % kRowAlignment != 0;
+           !has_aligned_rows(last(n), node.dtype);
   }
 
   NodeId with_zeros(NodeId value, std::size_t axis, std::int64_t count, StageId stage) {
-    const Node like = to_[value];
-    Node zeros = like;
+    Node joined = to_[value];
+    Extents behind = joined.shape;
+    behind[axis] = count;
+    const NodeId zero = add(constant_node(joined.dtype, {}));
+    Node zeros = joined;
     zeros.op = Op::broadcast, zeros.attributes = {}, zeros.stage = stage;
-    zeros.shape[axis] = count;
-    zeros.arguments = {add(constant_node(like.dtype, {}))};
-    Node joined = like;
+    zeros.shape = std::move(behind);
+    zeros.arguments = {zero};
     joined.op = Op::concatenate, joined.attributes = JoinAttributes{static_cast<int>(axis)}, joined.stage = stage;
     joined.shape[axis] += count;
     joined.arguments = {value, add(std::move(zeros))};
@@ -103,21 +96,12 @@ class Aligning : private GraphCopy {
     const Extents wanted = node.shape;
     if (left && left->axis != of_left) node.shape[node.shape.size() - 2] = to_[left->node].shape[left->axis];
     if (right && right->axis != of_right) node.shape.back() = to_[right->node].shape[right->axis];
-    return node.shape == wanted ? add(std::move(node)) : first_of(std::move(node), wanted);
+    if (node.shape == wanted) return add(std::move(node));
+    const StageId stage = node.stage;
+    const NodeId whole = add(std::move(node));
+    return view_of(whole, Op::slice, wanted, stage,
+                   SliceAttributes{Extents(wanted.size(), 0), Extents(wanted.size(), 1)});
   }
-
-  /// As many elements of the product as are `wanted`.
-  NodeId first_of(Node product, const Extents& wanted) {
-    Node part = product;
-    SliceAttributes all;
-    all.start.assign(wanted.size(), 0), all.step.assign(wanted.size(), 1);
-    part.op = Op::slice, part.attributes = std::move(all);
-    part.shape = wanted;
-    part.arguments = {add(std::move(product))};
-    return add(std::move(part));
-  }
-
-  std::map<NodeId, NodeId> padded_;  ///< by value: with zeros, in the copy
 };
 
 }  // namespace

@@ -24,13 +24,10 @@ class Cutting : private GraphCopy {
   }
 
   std::optional<Graph> run() {
-    bool any = false;
-    Graph cut = copied([&](NodeId n, Node node) {
+    return changed([&](NodeId n, const Node& node) -> std::optional<NodeId> {
       const auto halved = node.op == Op::slice ? halved_by(n) : std::nullopt;
-      any = any || halved;
-      return halved ? half(n, *halved) : add(std::move(node));
+      return halved ? std::optional(half(n, *halved)) : std::nullopt;
     });
-    return any ? std::optional(std::move(cut)) : std::nullopt;
   }
 
  private:
@@ -105,16 +102,11 @@ class Cutting : private GraphCopy {
 
   /// Along the last axis.
   NodeId part(NodeId n, std::int64_t start, std::int64_t size, StageId stage) {
-    Node view = to_[n];
-    SliceAttributes s;
-    for (std::size_t i = 0; i < view.shape.size(); ++i) s.start.push_back(0), s.step.push_back(1);
+    Extents shape = to_[n].shape;
+    SliceAttributes s{Extents(shape.size(), 0), Extents(shape.size(), 1)};
     s.start.back() = start;
-    view.op = Op::slice;
-    view.shape.back() = size;
-    view.arguments = {n};
-    view.attributes = std::move(s);
-    view.stage = stage;
-    return add(std::move(view));
+    shape.back() = size;
+    return view_of(n, Op::slice, std::move(shape), stage, std::move(s));
   }
 
   std::vector<std::vector<NodeId>> readers_;

@@ -16,6 +16,9 @@ struct Peaks {
 
 /// Bytes. Rows of factors and results of half types that begin at multiples of so many have quick products on a GPU.
 inline constexpr std::int64_t kRowAlignment = 16;
+inline bool has_aligned_rows(std::int64_t elements, DType dtype) {
+  return elements * static_cast<std::int64_t>(item_bytes(dtype)) % kRowAlignment == 0;
+}
 
 struct Device {
   std::string name;

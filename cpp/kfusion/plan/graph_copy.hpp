@@ -1,5 +1,6 @@
 // What passes that rewrite a graph have in common.
 #pragma once
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,29 @@ class GraphCopy {
     }
     for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, moved_[at(o.node)]});
     return std::move(to_);
+  }
+
+  /// The same where `change` gives something: nothing for a node that is copied, and no graph where all are.
+  template <class Change>
+  std::optional<Graph> changed(Change change) {
+    bool any = false;
+    Graph made = copied([&](NodeId n, Node node) {
+      const std::optional<NodeId> other = change(n, std::as_const(node));
+      any = any || other;
+      return other ? *other : add(std::move(node));
+    });
+    return any ? std::optional(std::move(made)) : std::nullopt;
+  }
+
+  /// x, seen otherwise.
+  NodeId view_of(NodeId x, Op op, Extents shape, StageId stage, Attributes attributes = {}) {
+    Node view = to_[x];
+    view.op = op;
+    view.shape = std::move(shape);
+    view.attributes = std::move(attributes);
+    view.arguments = {x};
+    view.stage = stage;
+    return add(std::move(view));
   }
 
  protected:

@@ -13,15 +13,11 @@ class AsProducts : private GraphCopy {
   explicit AsProducts(const Graph& g) : GraphCopy(g) {}
 
   std::optional<Graph> run() {
-    bool any = false;
-    Graph changed = copied([&](NodeId n, Node node) {
-      if (is_product_of_pixels(n)) {
-        any = true;
-        return product(node);
-      }
-      return maps_pixels(node) ? map(std::move(node)) : add(std::move(node));
+    return changed([&](NodeId n, const Node& node) -> std::optional<NodeId> {
+      if (is_product_of_pixels(n)) return product(node);
+      if (maps_pixels(node)) return map(node);
+      return std::nullopt;
     });
-    return any ? std::optional(std::move(changed)) : std::nullopt;
   }
 
  private:
@@ -46,11 +42,11 @@ class AsProducts : private GraphCopy {
   NodeId product(const Node& convolution) {
     const NodeId image = convolution.arguments[0], weight = convolution.arguments[1];
     const Extents shape = to_[image].shape, windows = to_[weight].shape;
-    const NodeId pixels = view(convolution, image, Op::transpose, {shape[0], shape[2], shape[3], shape[1]},
-                               TransposeAttributes{{0, 2, 3, 1}});
-    const NodeId rows = view(convolution, weight, Op::reshape, {windows[0], windows[1]}, {});
-    const NodeId columns =
-        view(convolution, rows, Op::transpose, {windows[1], windows[0]}, TransposeAttributes{{1, 0}});
+    const StageId stage = convolution.stage;
+    const NodeId pixels = view_of(image, Op::transpose, {shape[0], shape[2], shape[3], shape[1]}, stage,
+                                  TransposeAttributes{{0, 2, 3, 1}});
+    const NodeId rows = view_of(weight, Op::reshape, {windows[0], windows[1]}, stage);
+    const NodeId columns = view_of(rows, Op::transpose, {windows[1], windows[0]}, stage, TransposeAttributes{{1, 0}});
     Node product = convolution;
     product.op = Op::matmul;
     product.attributes = {};
@@ -63,7 +59,7 @@ class AsProducts : private GraphCopy {
   NodeId as_image(NodeId pixels) {
     const Extents& s = to_[pixels].shape;
     const NodeId image =
-        view(to_[pixels], pixels, Op::transpose, {s[0], s[3], s[1], s[2]}, TransposeAttributes{{0, 3, 1, 2}});
+        view_of(pixels, Op::transpose, {s[0], s[3], s[1], s[2]}, to_[pixels].stage, TransposeAttributes{{0, 3, 1, 2}});
     pixels_of_.emplace(image, pixels);
     return image;
   }
@@ -86,20 +82,9 @@ class AsProducts : private GraphCopy {
     if (s.empty()) return a;
     if (s.size() < 4) {
       s.insert(s.begin(), 4 - s.size(), 1);
-      a = view(reader, a, Op::reshape, s, {});
+      a = view_of(a, Op::reshape, s, reader.stage);
     }
-    return view(reader, a, Op::transpose, {s[0], s[2], s[3], s[1]}, TransposeAttributes{{0, 2, 3, 1}});
-  }
-
-  NodeId view(const Node& reader, NodeId of, Op op, Extents shape, Attributes attributes) {
-    const StageId stage = reader.stage;  // `reader` may be in the list that grows
-    Node v = to_[of];
-    v.op = op;
-    v.shape = std::move(shape);
-    v.attributes = std::move(attributes);
-    v.arguments = {of};
-    v.stage = stage;
-    return add(std::move(v));
+    return view_of(a, Op::transpose, {s[0], s[2], s[3], s[1]}, reader.stage, TransposeAttributes{{0, 2, 3, 1}});
   }
 
   std::map<NodeId, NodeId> pixels_of_;  ///< by image of the copy

@@ -113,10 +113,7 @@ def turn(z: Any, bias: Any, weights: Any, targets: Any, g: Any, options: dict[st
     """Writes the gradient of the losses over the logits; gives the losses, in the array for them, if there is one."""
     found, *rows = fused()["row_statistics"](z, bias, weights, targets, g, **options)
     fused()["turned"](z, bias, weights, targets, *rows, label_smoothing=options["label_smoothing"], out=z)
-    if losses is None:
-        return found
-    losses[...] = found
-    return losses
+    return _stored_in(losses, found)
 
 
 class LossesAndGradients:
@@ -179,9 +176,7 @@ class _Gradients(LossesAndGradients):
         made = self._chunks.run(given, as_own(g).reshape(-1), dict.fromkeys(numbers.values()))
         found = {}
         for i, n in numbers.items():
-            found[i] = astype(made[n], library.dtype(given[0]))
-            if wanted[i] is not None:
-                wanted[i][...] = found[i]
+            found[i] = _stored_in(wanted[i], astype(made[n], library.dtype(given[0])))
         return found
 
 
