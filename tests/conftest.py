@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 import uuid
 from collections import defaultdict
 from typing import Any
@@ -17,6 +18,12 @@ from kfusion import _core
 from kinds import FRAMEWORKS, Kind
 
 os.environ["KFUSION_TUNE"] = "off"  # no plan depends on what was measured on this machine
+# Inductor takes code from its cache that was made for registers of another width, and then writes past the end of
+# arrays (torch 2.13): a folder for each instruction set, where a disk serves several machines.
+os.environ.setdefault(
+    "TORCHINDUCTOR_CACHE_DIR",
+    f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}_{'_'.join(_core.available_isas())}",
+)
 
 
 @pytest.fixture(params=FRAMEWORKS)
