@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "backends/cuda/aligned_factors.hpp"
 #include "codegen/attention/attention_kernel.hpp"
 #include "host/compile.hpp"
 #include "host/cuda.hpp"
@@ -14,45 +15,30 @@
 namespace kfusion {
 namespace {
 
-constexpr std::size_t kCopyEngineBytes = 16;  ///< at multiples of which it finds matrices
-
-std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-/// From its first element to its last one.
-std::size_t span_bytes(const Factor& f, const Extents& batches, std::int64_t extent, std::int64_t depth) {
-  std::int64_t last = (extent - 1) * f.outer + (depth - 1) * f.depth;
-  for (std::size_t i = 0; i < batches.size(); ++i) last += (batches[i] - 1) * f.batch_strides[i];
-  return static_cast<std::size_t>(last + 1) * item_bytes(f.dtype);
-}
-
 class AttentionStep final : public ExecutableStep {
  public:
   AttentionStep(Attended given, bool aligned, int device)
       : kernel_(codegen::without_names(given.attention), cuda::target(device), aligned),
         compiling_(kernel_.source(), kernel_.entry(), device, true),
-        slots_(std::move(given)) {
-    const codegen::Launch& launch = kernel_.launch();
-    workspace_bytes_ = rounded_up(launch.workspace_bytes);
+        slots_(std::move(given)),
+        factors_(kernel_.launch().workspace_bytes) {
     if (aligned) return;
     const Contraction &scores = slots_.attention.scores, &output = slots_.attention.output;
-    const Product &first = scores.products[0], &second = output.products[0];
-    const Extents& batches = scores.batch_axes;
-    copies_ = {{span_bytes(first.left, batches, scores.rows, scores.depth), first.left.offset},
-               {span_bytes(first.right, batches, scores.cols, scores.depth), first.right.offset},
-               {span_bytes(second.right, batches, output.cols, output.depth), second.right.offset}};
-    for (const Copy& copy : copies_) workspace_bytes_ += rounded_up(copy.bytes);
+    factors_.add(scores.products[0].left, scores, scores.rows);
+    factors_.add(scores.products[0].right, scores, scores.cols);
+    factors_.add(output.products[0].right, output, output.cols);
   }
 
   void finish() override { function_ = &compiling_.get(); }
 
-  std::size_t workspace_bytes() const override { return workspace_bytes_; }
+  std::size_t workspace_bytes() const override { return factors_.workspace_bytes(); }
 
   void run(const Frame& f) const override {
     const codegen::Launch& launch = kernel_.launch();
     const cuda::Standing standing(launch.standing_bytes, f.device, f.stream);
     const std::byte* arrays[] = {f.slots[slots_.scores.left[0]], f.slots[slots_.scores.right[0]],
                                  f.slots[slots_.output.right[0]]};
-    bring_to_multiples(f, arrays);
+    for (std::size_t i = 0; i < factors_.size(); ++i) factors_.bring(i, arrays[i], f);
     Addresses stores(slots_.output.stores, f.slots);
     Loads scores(slots_.scores.loads, f), output(slots_.output.loads, f);
     Room<std::byte, 2048> parameters(kernel_.parameter_bytes());
@@ -62,11 +48,6 @@ class AttentionStep final : public ExecutableStep {
   }
 
  private:
-  struct Copy {
-    std::size_t bytes;
-    std::int64_t offset;
-  };
-
   class Loads {
    public:
     Loads(const std::vector<int>& slots, const Frame& f) : of_(slots.size()) {
@@ -78,25 +59,11 @@ class AttentionStep final : public ExecutableStep {
     Room<const std::byte*, 16> of_;
   };
 
-  /// Copies what the copy engine cannot read where it lies.
-  void bring_to_multiples(const Frame& f, const std::byte** arrays) const {
-    std::byte* free = f.workspace + rounded_up(kernel_.launch().workspace_bytes);
-    for (std::size_t i = 0; i < copies_.size(); ++i) {
-      const auto offset = copies_[i].offset * 2;
-      if (reinterpret_cast<std::uintptr_t>(arrays[i] + offset) % kCopyEngineBytes != 0) {
-        cuda::copy(free, arrays[i] + offset, copies_[i].bytes, f.device, f.stream);
-        arrays[i] = free - offset;
-      }
-      free += rounded_up(copies_[i].bytes);
-    }
-  }
-
   codegen::AttentionKernel kernel_;
   cuda::Compiling compiling_;
   const cuda::Function* function_ = nullptr;
   Attended slots_;
-  std::vector<Copy> copies_;
-  std::size_t workspace_bytes_ = 0;
+  AlignedFactors factors_;  ///< queries, keys, values
 };
 
 /// Whether scores are products but for constant factors, and masks: what the graph says before it is lowered.
@@ -146,7 +113,7 @@ class AttentionBackend final : public Backend {
     const double tiles =
         static_cast<double>(a->scores.batches * divide_up(a->scores.rows, std::int64_t{cut.rows()})) * cut.parts;
     const double rounds = std::ceil(tiles / device.units) * device.units / tiles;
-    const double rows = static_cast<double>(divide_up(a->scores.rows, std::int64_t{cut.rows()}) * cut.rows());
+    const double rows = static_cast<double>(round_up(a->scores.rows, cut.rows()));
     const double work = (a->scores.flops() + a->output.flops()) * rows / static_cast<double>(a->scores.rows);
     Price p = roofline;
     p.launch_us = device.launch_us;

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "backends/backends.hpp"
+#include "backends/cuda/aligned_factors.hpp"
 #include "backends/cuda/cudnn_recipe.hpp"
 #include "host/cuda.hpp"
 #include "kfusion/graph/builder.hpp"
@@ -16,8 +17,6 @@ namespace kfusion {
 namespace {
 
 constexpr std::size_t kAlignment = 16;
-
-std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 /// Extents of 1 have any stride.
 bool lies_so(const Extents& shape, const Extents& strides, const Extents& wanted) {
@@ -106,7 +105,7 @@ class ConvolutionStep final : public ExecutableStep {
 
   std::size_t reserve(std::size_t bytes) {
     const std::size_t begin = bytes_;
-    bytes_ += rounded_up(bytes);
+    bytes_ += workspace_part(bytes);
     return begin;
   }
 

@@ -1,4 +1,5 @@
 // Products with what follows them, on the tensor cores of compute capability 9.0: generated kernels.
+#include "backends/cuda/aligned_factors.hpp"
 #include "backends/cuda/cuda_steps.hpp"
 #include "codegen/contractions/contraction_kernel.hpp"
 #include "host/compile.hpp"
@@ -11,32 +12,26 @@
 namespace kfusion {
 namespace {
 
-constexpr std::size_t kCopyEngineBytes = 16;  ///< at multiples of which it finds matrices
-
-std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
-
-/// From its first element to its last one.
-std::size_t span_bytes(const Factor& f, std::int64_t batches, std::int64_t extent, std::int64_t depth) {
-  const std::int64_t last = (batches - 1) * f.batch + (extent - 1) * f.outer + (depth - 1) * f.depth;
-  return static_cast<std::size_t>(last + 1) * item_bytes(f.dtype);
-}
-
 class ContractionStep final : public ExecutableStep {
  public:
   ContractionStep(const std::vector<Contracted>& beside, bool aligned, int device)
       : kernel_(without_names(beside), cuda::target(device), aligned),
         device_(device),
         compiling_(kernel_.source(), kernel_.entry(), device, true),
-        launch_(kernel_.launch()) {
-    workspace_bytes_ = rounded_up(launch_.workspace_bytes);
+        launch_(kernel_.launch()),
+        factors_(launch_.workspace_bytes) {
     for (const Contracted& c : beside) {
       const auto append = [](std::vector<int>& to, const std::vector<int>& from) {
         to.insert(to.end(), from.begin(), from.end());
       };
       append(left_, c.left), append(right_, c.right), append(loads_, c.loads), append(stores_, c.stores);
-      if (!aligned) add_copies(c.contraction);
+      if (aligned) continue;
+      for (const Product& p : c.contraction.products) {
+        factors_.add(p.left, c.contraction, c.contraction.rows);
+        factors_.add(p.right, c.contraction, c.contraction.cols);
+      }
     }
-    for (const Copy& copy : copies_) workspace_bytes_ += rounded_up(copy.bytes);
+    workspace_bytes_ = factors_.workspace_bytes();
     for (const auto& [from, to] : kernel_.sums_apart()) {
       const std::vector<int>& slots = beside[0].stores;
       Loops loops{sums_of_columns(beside[0].contraction, from, to), {slots[at(from)]}, {slots[at(to)]}};
@@ -62,7 +57,7 @@ class ContractionStep final : public ExecutableStep {
       left[i] = f.slots[left_[i]];
       right[i] = f.slots[right_[i]];
     }
-    bring_to_multiples(f, left, right);
+    for (std::size_t i = 0; i < factors_.size(); ++i) factors_.bring(i, (i % 2 == 0 ? left : right)[i / 2], f);
     Room<const std::byte*, 16> loads(loads_.size());
     for (std::size_t i = 0; i < loads_.size(); ++i) loads[i] = loads_[i] < 0 ? nullptr : f.slots[loads_[i]];
     Addresses stores(stores_, f.slots);
@@ -76,36 +71,10 @@ class ContractionStep final : public ExecutableStep {
   }
 
  private:
-  struct Copy {
-    std::size_t bytes;
-    Factor factor;
-  };
-
   static std::vector<Contraction> without_names(const std::vector<Contracted>& beside) {
     std::vector<Contraction> all;
     for (const Contracted& c : beside) all.push_back(codegen::without_names(c.contraction));
     return all;
-  }
-
-  void add_copies(const Contraction& all) {
-    for (const Product& p : all.products) {
-      copies_.push_back({span_bytes(p.left, all.batches, all.rows, all.depth), p.left});
-      copies_.push_back({span_bytes(p.right, all.batches, all.cols, all.depth), p.right});
-    }
-  }
-
-  /// Copies factors of the caller that the copy engine cannot read where they lie.
-  void bring_to_multiples(const Frame& f, const std::byte** left, const std::byte** right) const {
-    std::byte* free = f.workspace + rounded_up(launch_.workspace_bytes);
-    for (std::size_t i = 0; i < copies_.size(); ++i) {
-      const std::byte*& array = (i % 2 == 0 ? left : right)[i / 2];
-      const auto offset = copies_[i].factor.offset * static_cast<std::int64_t>(item_bytes(copies_[i].factor.dtype));
-      if (reinterpret_cast<std::uintptr_t>(array + offset) % kCopyEngineBytes != 0) {
-        cuda::copy(free, array + offset, copies_[i].bytes, f.device, f.stream);
-        array = free - offset;
-      }
-      free += rounded_up(copies_[i].bytes);
-    }
   }
 
   codegen::ContractionKernel kernel_;
@@ -113,9 +82,9 @@ class ContractionStep final : public ExecutableStep {
   cuda::Compiling compiling_;
   const cuda::Function* function_ = nullptr;
   codegen::Launch launch_;
+  AlignedFactors factors_;                          ///< left and right ones in turns
   std::vector<int> left_, right_, loads_, stores_;  ///< slots; of loads -1 for a product's elements
-  std::vector<Copy> copies_;
-  std::vector<StepPointer> sums_;  ///< of columns, which the kernel leaves to others
+  std::vector<StepPointer> sums_;                   ///< of columns, which the kernel leaves to others
   cuda::EncodedMatrices matrices_;
   std::size_t workspace_bytes_ = 0;
 };
