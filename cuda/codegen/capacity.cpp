@@ -78,8 +78,7 @@ std::int64_t bytes_of(const Kernel& k, const Arrangement& a, const std::vector<b
 std::int64_t sum_bytes(const Kernel& k, const Arrangement& a) {
   std::int64_t bytes = 0;
   for (const Store& s : k.stores)
-    if (s.parts > 0)
-      bytes += divide_up(a.width * static_cast<std::int64_t>(item_bytes(s.to.dtype)), std::int64_t{8}) * 8;
+    if (s.parts > 0) bytes += round_up(a.width * static_cast<std::int64_t>(item_bytes(s.to.dtype)), 8);
   return bytes;
 }
 

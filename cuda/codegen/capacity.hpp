@@ -79,7 +79,7 @@ std::int64_t column_bound(const Kernel& k);
 std::int64_t exchange_room(std::int64_t partial_bytes);
 
 /// Rounded up to whole slots.
-inline std::int64_t whole_slots(std::int64_t bytes) { return divide_up(bytes, kSlotBytes) * kSlotBytes; }
+inline std::int64_t whole_slots(std::int64_t bytes) { return round_up(bytes, kSlotBytes); }
 
 // ---- rows in spans --------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 #include "codegen/each_kernel.hpp"
 
-#include <cctype>
 #include <cstring>
 #include <limits>
 
 #include "codegen/capacity.hpp"
+#include "codegen/expression.hpp"
 #include "codegen/printer.hpp"
 #include "kfusion/error.hpp"
 
@@ -19,12 +19,6 @@ struct EachPolicy {
   static constexpr int kMostPart = 1 << 14;  ///< elements: a block's search for its set is a small part of its time
   static constexpr int kPartsAtOnce = 8;     ///< of a multiprocessor: small sets are cut so that all have some
 };
-
-std::string identifier(const std::string& name) {
-  std::string text = "kf_each_";
-  for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  return text;
-}
 
 /// The part's own parameters, which the struct of the loops reads.
 std::string own_parameters(const ParameterList& parameters, const std::vector<int>& loads,
@@ -41,7 +35,7 @@ std::string own_parameters(const ParameterList& parameters, const std::vector<in
 
 EachKernel::EachKernel(const Kernel& kernel, const std::vector<int>& loads, const std::vector<int>& stores, int arrays,
                        const Target& target, bool aligned)
-    : entry_(identifier(kernel.name)),
+    : entry_(identifier("kf_each_", kernel.name)),
       constants_(kernel.constants),
       arrays_(arrays),
       multiprocessors_(target.multiprocessors) {
@@ -72,7 +66,7 @@ EachKernel::Table EachKernel::table(std::span<const ArraySet> sets) const {
   for (const ArraySet& s : sets) all += s.elements;
   const std::int64_t wanted = all / (std::int64_t{multiprocessors_} * EachPolicy::kPartsAtOnce);
   Table t;
-  t.part = static_cast<int>(clamp(divide_up(wanted, tile_) * tile_, tile_, EachPolicy::kMostPart));
+  t.part = static_cast<int>(clamp(round_up(wanted, tile_), tile_, EachPolicy::kMostPart));
   t.sets = static_cast<int>(sets.size());
   const std::size_t firsts = (sets.size() + 1) / 2 * 8, pitch = static_cast<std::size_t>(arrays_ + 1) * 8;
   t.bytes.resize(firsts + sets.size() * pitch);

@@ -22,4 +22,9 @@ std::string with(std::string_view expression, std::span<const Meaning> meanings)
   return text;
 }
 
+std::string identifier(std::string prefix, std::string_view name) {
+  for (const char c : name) prefix += in_name(c) ? c : '_';
+  return prefix;
+}
+
 }  // namespace kfusion::codegen

@@ -3,17 +3,12 @@
 #include <algorithm>
 #include <cctype>
 
+#include "codegen/expression.hpp"
 #include "codegen/printer.hpp"
 #include "codegen/skeleton.hpp"
 
 namespace kfusion::codegen {
 namespace {
-
-std::string identifier(const std::string& name) {
-  std::string text = "kf_";
-  for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  return text;
-}
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
@@ -60,7 +55,7 @@ bool is_one_sweep_of_columns(const Kernel& k, const Arrangement& a, const Skelet
 }  // namespace
 
 CudaKernel::CudaKernel(const Kernel& kernel, const Target& target, bool aligned)
-    : entry_(identifier(kernel.name)), constants_(kernel.constants) {
+    : entry_(identifier("kf_", kernel.name)), constants_(kernel.constants) {
   const Kernel k = with_axes(kernel);
   Arrangement a = arrange(k, aligned);
   if (auto planes = in_planes(k, a); planes && has_planes(Problem(k, *planes, target))) a = *std::move(planes);

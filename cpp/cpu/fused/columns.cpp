@@ -51,7 +51,7 @@ class Columns {
   std::int64_t share_of_columns() const {
     const std::int64_t blocks = threads_ * divide_up(p_.space.cols, threads_ * p_.block);
     const std::int64_t tile = p_.sweeps[0].per_tile(Width::kFull);
-    return std::min(p_.block, divide_up(divide_up(p_.space.cols, blocks), tile) * tile);
+    return std::min(p_.block, round_up(divide_up(p_.space.cols, blocks), tile));
   }
 
   void block(Worker& w, std::int64_t b) {

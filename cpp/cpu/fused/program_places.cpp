@@ -70,7 +70,7 @@ void FusedProgram::give_home(int s) {
   home.of_row = !space.columns && (is_of_row || (source >= 0 && sources[at(source)].layout.reach == Reach::kOuter));
   if (is_array) home.scale = wide_ ? 8 : 4, home.stride = vector;
   if (home.of_row) home.scale = lane_bytes(step(s).dtype), home.stride = vector;
-  home.place = add_scratch(is_array ? block * home.scale : divide_up(group * home.scale, vector) * vector + vector);
+  home.place = add_scratch(is_array ? block * home.scale : round_up(group * home.scale, vector) + vector);
   home.operand = add_operand(home.place);
 }
 

@@ -9,9 +9,9 @@ namespace kfusion::cpu {
 namespace {
 
 /// The arrays of a call.
-class Rows {
+class CopiedRows {
  public:
-  Rows(const FusedCall& call, const RowCopy& copy)
+  CopiedRows(const FusedCall& call, const RowCopy& copy)
       : call_(call),
         outer_(call.program.space.outer),
         table_layout_(call.program.tables[at(copy.table)]),
@@ -86,7 +86,7 @@ std::optional<RowCopy> row_copy_of(const FusedProgram& p) {
 }
 
 void copy_rows(const FusedCall& call, const RowCopy& copy, int threads) {
-  const Rows rows(call, copy);
+  const CopiedRows rows(call, copy);
   parallel_for(call.program.space.rows, threads,
                [&](std::int64_t first, std::int64_t last) { rows.copy(first, last); });
 }

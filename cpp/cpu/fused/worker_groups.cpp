@@ -199,7 +199,7 @@ void Worker::run_ahead(Worker& next, std::int64_t begin, std::int64_t end) {
 }
 
 void Worker::run_row_values(const TileProgram& p) {
-  const std::int64_t per_register = p.per_register(), count = divide_up(rows_, per_register) * per_register;
+  const std::int64_t per_register = p.per_register(), count = round_up(rows_, per_register);
   for (const int k : p.sources) {
     const Source& s = program_.sources[at(k)];
     const Layout values = along_rows(s.layout);

@@ -21,10 +21,6 @@ namespace {
 /// Of a block: scores and weights of 2 MB in float32. BLAS packs the keys anew for each block of queries.
 constexpr std::int64_t kQueries = 256, kKeys = 1024;
 
-std::int64_t even(std::int64_t extent, std::int64_t most) {
-  return divide_up(extent, divide_up(extent, std::min(extent, most)));
-}
-
 /// How much of what two blocks of keys left counts, of scores up to `largest` each.
 template <class T>
 struct Merged {
@@ -60,7 +56,9 @@ void divide(T* values, const T* sums, std::int64_t rows, std::int64_t cols) {
 
 }  // namespace
 
-Block attention_block(const Contraction& scores) { return {1, even(scores.rows, kQueries), even(scores.cols, kKeys)}; }
+Block attention_block(const Contraction& scores) {
+  return {1, even_part(scores.rows, kQueries), even_part(scores.cols, kKeys)};
+}
 
 struct AttentionKernel::Parts {
   Attention a;

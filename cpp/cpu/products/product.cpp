@@ -46,10 +46,10 @@ bool batches_are_rows(const Contraction& c) {
 }
 
 /// Blocks of about equal size, the extent rounded up to whole vectors; as many for each core, where they are many.
-std::int64_t even(std::int64_t extent, std::int64_t most) {
+std::int64_t even_block(std::int64_t extent, std::int64_t most) {
   std::int64_t count = divide_up(extent, std::max<std::int64_t>(most, 1));
-  if (const std::int64_t cores = usable_cores(); count > cores) count = divide_up(count, cores) * cores;
-  return std::min(extent, divide_up(divide_up(extent, count), 16) * 16);
+  if (const std::int64_t cores = usable_cores(); count > cores) count = round_up(count, cores);
+  return std::min(extent, round_up(divide_up(extent, count), 16));
 }
 
 /// Of the right factors, of all batches.
@@ -90,23 +90,10 @@ Block block_of(const Contraction& c) {
   if (c.reduces != Reduces::kCols)
     b.cols = std::min(c.cols, std::max<std::int64_t>(1, elements / (b.batches * b.rows)));
   split_for_threads(c, b);
-  if (b.rows < c.rows) b.rows = even(c.rows, b.rows);
-  if (b.cols < c.cols) b.cols = even(c.cols, b.cols);
+  if (b.rows < c.rows) b.rows = even_block(c.rows, b.rows);
+  if (b.cols < c.cols) b.cols = even_block(c.cols, b.cols);
   if (b.rows < c.rows) b.batches = 1;
   return b;
-}
-
-}  // namespace
-
-Cut cut_of(const Contraction& c) {
-  Cut cut;
-  cut.block = block_of(c);
-  cut.blocks[0] = divide_up(c.batches, cut.block.batches);
-  cut.blocks[1] = divide_up(c.rows, cut.block.rows);
-  cut.blocks[2] = divide_up(c.cols, cut.block.cols);
-  if (c.reduces == Reduces::kRows) cut.parts = cut.blocks[1];
-  if (c.reduces == Reduces::kCols) cut.parts = cut.blocks[2];
-  return cut;
 }
 
 /// Products of half types, of blocks of `c`.
@@ -122,6 +109,19 @@ std::vector<WideProduct> wide_products(const Contraction& c, const Block& b) {
                       rows, block_extents(c.cols, b.cols), std::vector{c.depth});
   }
   return made;
+}
+
+}  // namespace
+
+Cut cut_of(const Contraction& c) {
+  Cut cut;
+  cut.block = block_of(c);
+  cut.blocks[0] = divide_up(c.batches, cut.block.batches);
+  cut.blocks[1] = divide_up(c.rows, cut.block.rows);
+  cut.blocks[2] = divide_up(c.cols, cut.block.cols);
+  if (c.reduces == Reduces::kRows) cut.parts = cut.blocks[1];
+  if (c.reduces == Reduces::kCols) cut.parts = cut.blocks[2];
+  return cut;
 }
 
 /// All that does not depend on addresses.

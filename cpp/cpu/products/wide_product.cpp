@@ -14,14 +14,15 @@ namespace {
 constexpr std::int64_t kDepth = 1024, kCols = 512;
 constexpr std::int64_t kItem = 4;  // of float32
 
-std::int64_t even(std::int64_t extent, std::int64_t most) {
-  return std::min(extent, divide_up(divide_up(extent, divide_up(extent, most)), 16) * 16);
+/// Whole vectors.
+std::int64_t panel_part(std::int64_t extent, std::int64_t most) {
+  return std::min(extent, round_up(even_part(extent, most), 16));
 }
 
-std::int64_t slice(std::int64_t depth) { return even(depth, kDepth); }
-std::int64_t chunk(std::int64_t cols) { return even(cols, kCols); }
+std::int64_t slice(std::int64_t depth) { return panel_part(depth, kDepth); }
+std::int64_t chunk(std::int64_t cols) { return panel_part(cols, kCols); }
 
-std::int64_t panel_bytes(std::int64_t outer, std::int64_t depth) { return divide_up(outer * depth * kItem, 64) * 64; }
+std::int64_t panel_bytes(std::int64_t outer, std::int64_t depth) { return round_up(outer * depth * kItem, 64); }
 
 /// Panels keep the axis innermost that is so in the factor.
 bool lies_along_depth(const Side& s) { return std::abs(s.depth) <= std::abs(s.outer) || s.depth == 1; }

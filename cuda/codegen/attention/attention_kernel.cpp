@@ -27,7 +27,7 @@ BoxedMatrix box_of(const Factor& f, std::int64_t numbers, std::int64_t row, std:
   m.axes = 5;
   m.offset_bytes = f.offset * 2;
   m.sizes[0] = numbers, m.sizes[1] = rows;
-  m.strides_bytes[0] = (rows == 1 ? divide_up(numbers, kSlotElements) * kSlotElements : row) * 2;
+  m.strides_bytes[0] = (rows == 1 ? round_up(numbers, kSlotElements) : row) * 2;
   for (std::size_t i = 0; i < kMostBatchAxes; ++i) {
     const std::size_t axis = kMostBatchAxes - 1 - i;  // the last axis of batches is the innermost
     const bool is_there = axis < batches.size() && f.batch_strides[axis] != 0;
@@ -123,7 +123,7 @@ std::string AttentionCut::text(const std::string& type) const {
 
 /// What was measured fastest on an H100. Three warpgroups leave a thread 160 registers, which maps of scores may need.
 AttentionCut attention_cut(const Attention& a, bool plain, bool operand, const Target& target) {
-  const int depth = static_cast<int>(divide_up(a.scores.depth, std::int64_t{16})) * 16;
+  const int depth = static_cast<int>(round_up(a.scores.depth, 16));
   AttentionCut c{depth, values_of(a.output.cols), 128, 2, 2, 1};
   const int most = std::max(c.depth, c.values);
   c.operand = operand;

@@ -1,11 +1,11 @@
 #include "codegen/contractions/contraction_kernel.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <cstring>
 
 #include "codegen/contractions/column_values.hpp"
 #include "codegen/contractions/epilogue_printer.hpp"
+#include "codegen/expression.hpp"
 #include "kfusion/divide_up.hpp"
 #include "kfusion/plan/partial_sums.hpp"
 #include "kfusion/plan/sweeps.hpp"
@@ -70,12 +70,6 @@ std::optional<std::string> no_reduction(const Candidate& k) {
   return std::nullopt;
 }
 
-std::string identifier(const std::string& name) {
-  std::string text = "kf_";
-  for (const char c : name) text += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  return text;
-}
-
 /// Which of the epilogue's arrays come and leave by boxes.
 Boxes boxes_of(const Contraction& c, bool aligned) {
   Boxes boxes;
@@ -116,9 +110,7 @@ BoxedMatrix factor_box(const Factor& f, std::int64_t extent, std::int64_t depth,
   BoxedMatrix m;
   const bool along = f.depth == 1;
   const bool single = (along ? extent : depth) == 1;  // of no second row
-  const std::int64_t outer = single  ? divide_up(along ? depth : extent, kSlotElements) * kSlotElements
-                             : along ? f.outer
-                                     : f.depth;
+  const std::int64_t outer = single ? round_up(along ? depth : extent, kSlotElements) : along ? f.outer : f.depth;
   m.offset_bytes = f.offset * 2;
   m.sizes[0] = along ? depth : extent, m.sizes[1] = along ? extent : depth;
   m.sizes[2] = f.batch == 0 ? 1 : batches;
@@ -146,7 +138,7 @@ BoxedMatrix vector_box(const Operand& o, std::int64_t cols, int box) {
   BoxedMatrix m;
   m.offset_bytes = o.offset * 2;
   m.sizes[0] = cols;
-  m.strides_bytes[0] = m.strides_bytes[1] = divide_up(cols, kSlotElements) * kSlotElements * 2;  // of no second row
+  m.strides_bytes[0] = m.strides_bytes[1] = round_up(cols, kSlotElements) * 2;  // of no second row
   m.box[0] = box;
   m.is_bfloat16 = o.dtype == DType::kBFloat16;
   return m;
@@ -466,7 +458,7 @@ class ContractionKernel::Maker {
     const std::string type = storage_type(c_.products[0].dtype), family = reduces_ ? "Reduced" : "Stored";
     std::string names;
     for (const Contraction& c : all_) names += (names.empty() ? "" : "_") + c.epilogue.name;
-    k_.entry_ = identifier(names);
+    k_.entry_ = identifier("kf_", names);
     k_.source_ =
         "// " + names + "\n#include \"device/contract_" + (reduces_ ? "reduced" : "stored") +
         ".cuh\"\n#include \"device/contract_memory.cuh\"\n#include \"device/partial.cuh\"\n\nnamespace "

@@ -1,8 +1,8 @@
 #include "codegen/contractions/epilogue_printer.hpp"
 
 #include <algorithm>
-#include <cctype>
 
+#include "codegen/expression.hpp"
 #include "codegen/skeleton.hpp"
 
 namespace kfusion::codegen {
@@ -10,9 +10,7 @@ namespace {
 
 /// What a name of an operand is made of: its label as an identifier, and its number.
 std::string name_of(const char* prefix, const std::string& label, std::size_t i) {
-  std::string name = prefix;
-  for (const char c : label) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
-  return name + (label.empty() ? "" : "_") + number(i);
+  return identifier(prefix, label) + (label.empty() ? "" : "_") + number(i);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ struct SpreadRows : Configuration {
     const std::int64_t all = p.target.multiprocessors / std::max<std::int64_t>(product(p.a.outer), 1);
     const std::int64_t blocks = std::min(all, divide_up(all_vectors, std::int64_t{threads} * vectors));
     const std::int64_t each = divide_up(all_vectors, std::max<std::int64_t>(blocks, 1) * threads);
-    return {blocks, divide_up(std::max<std::int64_t>(each - vectors, 0), batch) * batch};
+    return {blocks, round_up(std::max<std::int64_t>(each - vectors, 0), batch)};
   }
 
   std::int64_t shared_bytes(const Problem& p, const Share& share, std::int64_t room) const {

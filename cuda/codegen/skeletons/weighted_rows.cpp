@@ -57,10 +57,10 @@ struct WeightedRows : Configuration {
     warps = static_cast<int>(divide_up(needed, kWarp));
     threads = Policy::kThreads / (kWarp * warps) * (kWarp * warps);
     const std::int64_t each = divide_up(vectors_of(p.a), std::int64_t{lanes} * warps);
-    vectors = static_cast<int>(each > 1 ? divide_up(each, 2) * 2 : 1);
+    vectors = static_cast<int>(each > 1 ? round_up(each, 2) : 1);
     // So far from a multiple of 32 that rows which a warp has at once are in different banks.
     const std::int64_t places = std::int64_t{lanes} * warps * vectors + 1;
-    traits.plane_entries = static_cast<int>(divide_up(places, kWarp) * kWarp + lanes % kWarp);
+    traits.plane_entries = static_cast<int>(round_up(places, kWarp) + lanes % kWarp);
   }
 
   /// `room`: bytes of a warp's part.
