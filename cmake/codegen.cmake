@@ -18,3 +18,4 @@ file(GLOB codegen_sources CONFIGURE_DEPENDS cuda/codegen/*.cpp cuda/codegen/skel
 add_library(kfusion_codegen STATIC ${codegen_sources})
 target_include_directories(kfusion_codegen PRIVATE ${CMAKE_CURRENT_BINARY_DIR}/codegen)
 target_link_libraries(kfusion_codegen PUBLIC kfusion_options kfusion_model)
+kfusion_unity(kfusion_codegen cuda/codegen cuda/codegen/attention cuda/codegen/contractions cuda/codegen/skeletons)

@@ -27,7 +27,7 @@ struct Block {
   bool offered = false;     // to the system, which takes it when it is short of memory
 };
 
-struct Pool {
+struct BufferPool {
   ForkSafeMutex mutex;
   std::vector<Block> free;  // oldest first
   std::size_t held = 0;
@@ -37,9 +37,9 @@ struct Pool {
 
 // Made when the library is loaded, before anybody can fork. Never destroyed: arrays of a Python process may outlive any
 // static object.
-Pool& pool = *[] {
+BufferPool& pool = *[] {
   in_forked_child([] { pool.is_watched = false; });  // threads stay in the parent
-  return new Pool;
+  return new BufferPool;
 }();
 
 /// Sizes are rounded up to an eighth of their power of two and to whole huge pages, so that a slightly different

@@ -33,7 +33,7 @@ Isa parse(const std::string& wanted, const char* who) {
 }
 
 constexpr int kUnknown = -1;
-std::atomic<int> current{kUnknown};  // no static variable of a function: see least_streamed in job.cpp
+std::atomic<int> current_isa{kUnknown};  // no static variable of a function: see least_streamed in job.cpp
 
 Isa from_environment() {
   const char* wanted = std::getenv("KFUSION_ISA");
@@ -43,10 +43,10 @@ Isa from_environment() {
 }  // namespace
 
 Isa isa() {
-  int level = current.load(std::memory_order_relaxed);
+  int level = current_isa.load(std::memory_order_relaxed);
   if (level != kUnknown) return static_cast<Isa>(level);
   const auto fresh = static_cast<int>(from_environment());
-  return static_cast<Isa>(current.compare_exchange_strong(level, fresh) ? fresh : level);
+  return static_cast<Isa>(current_isa.compare_exchange_strong(level, fresh) ? fresh : level);
 }
 
 const char* name(Isa level) { return level == Isa::kAvx512 ? "avx512" : level == Isa::kAvx2 ? "avx2" : "baseline"; }
@@ -58,6 +58,6 @@ std::vector<Isa> available_isas() {
   return levels;
 }
 
-void set_isa(const std::string& wanted) { current.store(static_cast<int>(parse(wanted, "kfusion.set_isa: name"))); }
+void set_isa(const std::string& wanted) { current_isa.store(static_cast<int>(parse(wanted, "kfusion.set_isa: name"))); }
 
 }  // namespace kfusion::cpu

@@ -7,7 +7,7 @@
 namespace kfusion::cpu {
 namespace {
 
-thread_local ParallelRegion current = nullptr;
+thread_local ParallelRegion current_region = nullptr;
 
 /// Registered when this library is loaded, before anybody can fork.
 std::atomic<bool> is_forked{false};
@@ -36,9 +36,9 @@ ParallelRegion of_torch() {
 
 }  // namespace
 
-OnTorchThreads::OnTorchThreads(bool on) : before_(current) { current = on ? of_torch() : nullptr; }
-OnTorchThreads::~OnTorchThreads() { current = before_; }
+OnTorchThreads::OnTorchThreads(bool on) : before_(current_region) { current_region = on ? of_torch() : nullptr; }
+OnTorchThreads::~OnTorchThreads() { current_region = before_; }
 
-ParallelRegion parallel_region() { return current; }
+ParallelRegion parallel_region() { return current_region; }
 
 }  // namespace kfusion::cpu

@@ -54,7 +54,7 @@ std::int64_t edge_of(std::int64_t count, int parts, std::int64_t i) {
   return count / parts * i + count % parts * i / parts;
 }
 
-class Pool {
+class ThreadPool {
  public:
   /// False when the pool is busy: nothing has been done.
   bool try_run(std::int64_t count, int threads, int parts, Body body, void* context) {
@@ -202,17 +202,17 @@ class SharedJob {
 };
 
 /// Registered when this library is loaded, before anybody can fork.
-std::atomic<Pool*> current_pool = [] {
+std::atomic<ThreadPool*> current_pool = [] {
   in_forked_child([] { current_pool.store(nullptr); });
   return nullptr;
 }();
 
 /// Never destroyed: its threads may still be waiting when the process ends. A forked child has none of them, and
 /// makes a pool of its own.
-Pool& pool() {
-  Pool* now = current_pool.load(std::memory_order_acquire);
+ThreadPool& thread_pool() {
+  ThreadPool* now = current_pool.load(std::memory_order_acquire);
   if (now != nullptr) return *now;
-  auto* fresh = new Pool;
+  auto* fresh = new ThreadPool;
   if (current_pool.compare_exchange_strong(now, fresh)) return *fresh;
   delete fresh;
   return *now;
@@ -256,7 +256,7 @@ bool workers_are_near(int workers) {
   const bool close = now - Clock::duration(last.exchange(now.count(), std::memory_order_relaxed)) < kClose;
   const int before = close ? in_row.load(std::memory_order_relaxed) : 0;
   in_row.store(std::min(before + 1, kLeastInRow), std::memory_order_relaxed);
-  return before + 1 >= kLeastInRow || pool().are_awake(workers);
+  return before + 1 >= kLeastInRow || thread_pool().are_awake(workers);
 }
 
 void parallel_for(std::int64_t count, int threads, Body body, void* context, std::int64_t many) {
@@ -266,7 +266,7 @@ void parallel_for(std::int64_t count, int threads, Body body, void* context, std
   const int parts = count >= many * threads ? 8 * threads : threads;
   if (const ParallelRegion region = threads > 1 ? parallel_region() : nullptr)
     return SharedJob(count, parts, body, context).run(region, threads);
-  if (threads > 1 && pool().try_run(count, threads, parts, body, context)) return;
+  if (threads > 1 && thread_pool().try_run(count, threads, parts, body, context)) return;
   body(context, 0, count);
 }
 

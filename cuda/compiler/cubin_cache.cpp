@@ -18,7 +18,7 @@ namespace {
 using File = PrivateFolder::File;
 using Files = std::vector<File>;
 
-constexpr std::string_view kMagic = "kfusion-cubin-1 ", kSuffix = ".cubin", kTemporarySuffix = ".tmp";
+constexpr std::string_view kEntryMagic = "kfusion-cubin-1 ", kEntrySuffix = ".cubin", kTemporarySuffix = ".tmp";
 constexpr std::size_t kKeyDigits = 32, kTemporaryDigits = 16;
 constexpr double kDefaultLimitMb = 256, kMostMb = 1e12;
 constexpr std::int64_t kLongestWriteNs = 3'600'000'000'000;  // an older temporary file was left by a process that died
@@ -61,10 +61,10 @@ std::uint64_t limit_from_environment() {
 
 /// The line that an entry begins with: whatever is not exactly this is no entry of this key.
 std::string header(const std::string& key, std::string_view image) {
-  return std::string(kMagic) + key + ' ' + std::to_string(image.size()) + ' ' + Digest().add(image).hex() + '\n';
+  return std::string(kEntryMagic) + key + ' ' + std::to_string(image.size()) + ' ' + Digest().add(image).hex() + '\n';
 }
 
-std::string entry_name(const std::string& key) { return key + std::string(kSuffix); }
+std::string entry_name(const std::string& key) { return key + std::string(kEntrySuffix); }
 
 /// A name that no other thread of any process writes to.
 std::string temporary_name(const std::string& key) {
@@ -78,7 +78,7 @@ std::string temporary_name(const std::string& key) {
 bool are_digits(std::string_view text) { return text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
 
 bool is_entry_name(std::string_view name) {
-  return name.size() == kKeyDigits + kSuffix.size() && name.ends_with(kSuffix) &&
+  return name.size() == kKeyDigits + kEntrySuffix.size() && name.ends_with(kEntrySuffix) &&
          are_digits(name.substr(0, kKeyDigits));
 }
 
@@ -90,7 +90,7 @@ bool is_temporary_name(std::string_view name) {
 
 /// Whether a file of such a name begins as ours do, or was cut short before it could.
 bool is_ours(const PrivateFolder& folder, const File& file) {
-  const std::string ours = std::string(kMagic) + file.name.substr(0, kKeyDigits) + ' ';
+  const std::string ours = std::string(kEntryMagic) + file.name.substr(0, kKeyDigits) + ' ';
   return ours.starts_with(folder.read(file.name, ours.size()));
 }
 

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 namespace kfusion::compiler {
 namespace {
 
-constexpr std::string_view kMagic = "kfusion-prebuilt-1", kSuffix = ".kernels";
+constexpr std::string_view kArchiveMagic = "kfusion-prebuilt-1", kArchiveSuffix = ".kernels";
 
 /// A file: lines, of which the first is "<magic> <number of kernels>" and each other one is a kernel's
 /// "<key> <entry> <offset> <bytes>", then images. Several kernels can be in one image.
@@ -31,7 +31,7 @@ class Archive {
 
   Archive() = default;
   explicit Archive(const fs::path& file) : text_(bytes_of(file.string())) {
-    if (word() != kMagic) return;
+    if (word() != kArchiveMagic) return;
     for (std::uint64_t left = number(); left > 0 && at_ < text_.size(); --left) {
       keys.emplace_back(word());
       std::string entry(word());
@@ -89,7 +89,7 @@ Archive read(Architecture wanted) {
   int newest = 0;
   std::error_code error;
   for (fs::directory_iterator it(folder / "prebuilt", error), end; !error && it != end; it.increment(error)) {
-    if (it->path().extension() != kSuffix) continue;
+    if (it->path().extension() != kArchiveSuffix) continue;
     const int number = suitable(it->path().stem().string(), wanted);
     if (number > newest) newest = number, best = it->path();
   }
