@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "kfusion/divide_up.hpp"
 #include "kfusion/plan/joins.hpp"
 #include "runtime/backend.hpp"
 
@@ -17,7 +18,7 @@ class Arena {
   /// The lowest free place.
   std::int64_t allocate(std::int64_t bytes, std::size_t last_use) {
     if (bytes == 0) return 0;
-    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    bytes = round_up(bytes, kAlignment);
     std::int64_t at = 0;
     auto next = blocks_.begin();
     for (; next != blocks_.end() && at + bytes > next->begin; ++next) at = next->end;

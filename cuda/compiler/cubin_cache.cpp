@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compiler/digest.hpp"
+#include "compiler/environment.hpp"
 #include "compiler/platform.hpp"
 #include "kfusion/error.hpp"
 
@@ -22,11 +23,6 @@ constexpr std::string_view kEntryMagic = "kfusion-cubin-1 ", kEntrySuffix = ".cu
 constexpr std::size_t kKeyDigits = 32, kTemporaryDigits = 16;
 constexpr double kDefaultLimitMb = 256, kMostMb = 1e12;
 constexpr std::int64_t kLongestWriteNs = 3'600'000'000'000;  // an older temporary file was left by a process that died
-
-std::string variable(const char* name) {
-  const char* text = std::getenv(name);
-  return text ? text : "";
-}
 
 /// A folder, or the way to one that is yet to be made.
 bool may_be_folder(fs::path path) {

@@ -1,9 +1,9 @@
 #include "compiler/nvrtc_library.hpp"
 
-#include <cstdlib>
 #include <optional>
 #include <system_error>
 
+#include "compiler/environment.hpp"
 #include "cpu/platform.hpp"
 #include "kfusion/error.hpp"
 
@@ -21,11 +21,6 @@ constexpr int kMajors[] = {KFUSION_CUDA_MAJOR, 13, 12};
 // Not destroyed: threads may still compile at exit.
 std::vector<fs::path>& package_paths = *new std::vector<fs::path>;
 fs::path& python_prefix = *new fs::path;
-
-fs::path path_variable(const char* name) {
-  const char* text = std::getenv(name);
-  return text ? text : "";
-}
 
 /// The file that a loaded library came from.
 std::optional<fs::path> file_of(void* library) {
@@ -45,7 +40,7 @@ std::optional<fs::path> find(int major) {
 }
 
 fs::path find_or_throw() {
-  if (const fs::path named = path_variable("KFUSION_NVRTC"); !named.empty()) {
+  if (const fs::path named = variable("KFUSION_NVRTC"); !named.empty()) {
     std::error_code ignored;
     if (fs::is_regular_file(named, ignored)) return fs::absolute(named);  // of a bare name the loader finds another
     throw DeviceError("kfusion: KFUSION_NVRTC must be the file of an NVRTC library, got " + named.string());
@@ -70,7 +65,7 @@ std::vector<fs::path> library_folders(int major, const std::string& wheel) {
     all.push_back(packages / "nvidia" / wheel / "lib");
   }
   for (const fs::path& prefix :
-       {path_variable("CUDA_HOME"), path_variable("CUDA_PATH"), python_prefix, fs::path("/usr/local/cuda")}) {
+       {fs::path(variable("CUDA_HOME")), fs::path(variable("CUDA_PATH")), python_prefix, fs::path("/usr/local/cuda")}) {
     if (prefix.empty()) continue;
     all.push_back(prefix / "lib64");
     all.push_back(prefix / "lib");

@@ -13,6 +13,7 @@
 #include "cpu/fused/reach.hpp"
 #include "cpu/fused/reductions.hpp"
 #include "cpu/fused/tile_steps.hpp"
+#include "kfusion/divide_up.hpp"
 
 namespace kfusion::cpu {
 
@@ -183,7 +184,7 @@ class FusedProgram {
   const Step& step(int s) const { return kernel.steps[static_cast<std::size_t>(s)]; }
   int ready(int s) const { return kernel.separate.ready[static_cast<std::size_t>(s)]; }
   std::int64_t tile_bytes() const { return kernels->registers * kernels->vector_bytes; }
-  std::int64_t kept_pitch() const { return (space.cols * 4 + tile_bytes() + 63) / 64 * 64; }
+  std::int64_t kept_pitch() const { return round_up(space.cols * 4 + tile_bytes(), 64); }
 
   // program.cpp: what it reads and writes.
   void choose_group();

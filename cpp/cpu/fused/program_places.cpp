@@ -24,13 +24,13 @@ int FusedProgram::add_operand(std::int64_t place) {
 
 std::int64_t FusedProgram::add_scratch(std::int64_t size) {
   const std::int64_t place = scratch_bytes;
-  scratch_bytes += (size + 63) / 64 * 64;
+  scratch_bytes += round_up(size, 64);
   return place;
 }
 
 /// Room for the dense rows of a group, off a power of two: rows fall into other sets.
 void FusedProgram::copy_rows(const Layout& layout, std::int64_t count, std::int64_t& place, std::int64_t& pitch) {
-  pitch = (space.cols * layout.item + tile_bytes() + 63) / 64 * 64 + 64;
+  pitch = round_up(space.cols * layout.item + tile_bytes(), 64) + 64;
   place = add_scratch(count * pitch);
 }
 

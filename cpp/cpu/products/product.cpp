@@ -203,7 +203,7 @@ class ProductKernel::Run {
   /// A thread's.
   struct Memory {
     explicit Memory(const Parts& p)
-        : block_bytes((p.cut.block.size() * p.item + 63) / 64 * 64),
+        : block_bytes(round_up(p.cut.block.size() * p.item, 64)),
           products(at(block_bytes) * p.c.products.size()),
           panels(scratch_bytes(p.wide)) {
       const std::int64_t kept =
