@@ -17,6 +17,13 @@ def random_like(shape: Sequence[int], seed: int = 0) -> np.ndarray:
     return np.asarray(np.random.default_rng(seed).standard_normal(tuple(shape)))
 
 
+X = random_like((4, 6), 0)
+Y = random_like((4, 6), 1)
+W = random_like((6, 3), 2)
+V = random_like((6,), 3)
+I = np.array([2, 0, -1, 2])  # noqa: E741
+
+
 def vjp_of_graph(graph: kf.Graph, inputs: Sequence[np.ndarray], seeds: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Gradients of a graph's outputs by its float inputs, computed by kfusion; the seeds are the outputs' gradients."""
     plain = graph.to_dict()

@@ -1,0 +1,313 @@
+"""Adjoints against torch's autograd and central differences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import kfusion as kf
+from graph_strategies import cases
+from kfusion import _core
+
+torch = pytest.importorskip("torch")
+from gradients import (  # noqa: E402
+    I,
+    V,
+    W,
+    X,
+    Y,
+    central,
+    check,
+    random_like,
+    require_close,
+    seeds_of,
+    torch_vjp_of_graph,
+    vjp_of_graph,
+)  # fmt: skip
+
+ROWS = [row for row in _core.op_table() if row["kind"] in ("map", "reduce")]
+INTEGERS = ("II_I", "ZZ_Z", "LLL_L")  # signatures without floats
+OF_FLOATS = [row["name"] for row in ROWS if row["adjoints"]]
+MAPS = [row["name"] for row in ROWS if row["kind"] == "map" and row["adjoints"]]
+ARITY = {row["name"]: row["arity"] for row in ROWS}
+# What torch says otherwise, or has no function for.
+EDGES = [-np.inf, -2.5, -1.0, -0.5, -0.0, 0.0, 0.3, 1.0, 2.0, np.inf, np.nan]
+NOT_TORCHS = {"cbrt"}  # torch has none; floor_divide has no gradient there
+T = random_like((2, 4, 6), 4)
+
+
+def columns(adjoints: str) -> int:
+    """How many expressions a row has."""
+    depth, count = 0, bool(adjoints)
+    for letter in adjoints:
+        depth += (letter == "(") - (letter == ")")
+        count += letter == "," and depth == 0
+    return int(count)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_every_row_that_gives_floats_has_an_adjoint_for_each_argument(row: dict[str, Any]) -> None:
+    gives_floats = not row["signature"].endswith("_B") and row["signature"] not in INTEGERS
+    assert columns(row["adjoints"]) == (row["arity"] if gives_floats else 0)
+
+
+def test_every_other_node_has_an_adjoint() -> None:
+    """Of sources there is none, nor of what plans alone have; all others are differentiated somewhere below."""
+    graphs = [kf.trace(f, *a).to_dict() for f, a in NODES.values()]
+    seen = {n["op"] for g in graphs for n in g["nodes"]}
+    rows = {
+        row["name"] for row in _core.op_table() if row["kind"] not in ("map", "reduce", "source", "library", "partial")
+    }
+    assert rows <= seen
+
+
+# ---- maps ----
+
+
+def map_graph(op: str, arrays: list[np.ndarray]) -> kf.Graph:
+    g = kf.Graph()
+    ids = [g.input("xyz"[i], a.shape, str(a.dtype)) for i, a in enumerate(arrays)]
+    g.set_outputs([("", g.map(op, ids))])
+    return g
+
+
+def points(op: str, values: list[float]) -> list[np.ndarray]:
+    """All combinations of values, of bools for a condition."""
+    combinations = np.array(list(itertools.product(values, repeat=ARITY[op]))).T
+    arrays = [np.ascontiguousarray(c) for c in combinations]
+    return [arrays[0] > 0, *arrays[1:]] if op == "where" else arrays
+
+
+@pytest.mark.parametrize("op", [op for op in MAPS if op not in NOT_TORCHS])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_maps_have_the_gradients_of_torch_everywhere(op: str) -> None:
+    """At zeros, ties, infinities and NaN too."""
+    inputs = points(op, EDGES)
+    graph = map_graph(op, inputs)
+    seeds = [np.ones(inputs[0].shape)]
+    got = vjp_of_graph(graph, inputs, seeds)
+    if op == "floor_divide":  # torch says nothing
+        assert all((g == 0).all() for g in got)
+        return
+    for i, (a, b) in enumerate(zip(got, torch_vjp_of_graph(graph, inputs, seeds), strict=True)):
+        wrong = ~np.isclose(a, b, rtol=1e-9, atol=1e-12, equal_nan=True)
+        where = [tuple(x[k] for x in inputs) for k in np.flatnonzero(wrong)]
+        assert not where, f"argument {i} at {where}: {a[wrong]}, not {b[wrong]}"
+
+
+DOMAINS: dict[str, list[float]] = {
+    **{op: [0.3, 0.7, 1.9] for op in ("log", "log2", "log10", "sqrt", "rsqrt", "power", "cbrt")},
+    **{op: [-0.7, 0.2, 0.6] for op in ("arcsin", "arccos", "arctanh")},
+    "arccosh": [1.2, 2.5],
+    "log1p": [-0.4, 0.9],
+}
+AWAY_FROM_KINKS = {op: [0.35, 0.8, -1.7] for op in ("maximum", "minimum", "fmax", "fmin", "clip", "remainder", "hypot")}
+
+
+@pytest.mark.parametrize("op", MAPS)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_maps_against_central_differences(op: str) -> None:
+    values = DOMAINS.get(op, AWAY_FROM_KINKS.get(op, [-1.3, 0.35, 0.8]))
+    inputs = points(op, values)
+    if ARITY[op] > 1:  # no ties
+        apart = [len(set(c)) == len(c) for c in zip(*inputs, strict=True)]
+        inputs = inputs if op == "where" else [x[apart] for x in inputs]
+    graph = map_graph(op, inputs)
+    got = vjp_of_graph(graph, inputs, [np.ones(inputs[0].shape)])
+    floats = [i for i, x in enumerate(inputs) if x.dtype == np.float64]
+    for g, i in zip(got, floats, strict=True):
+        step = 1e-6
+        moved = [[*inputs[:i], inputs[i] + s * step, *inputs[i + 1 :]] for s in (1, -1)]
+        up, down = (_core.run_graph(graph, m, "f")[0] for m in moved)
+        np.testing.assert_allclose(g, (np.asarray(up) - np.asarray(down)) / (2 * step), rtol=2e-6, atol=2e-8)
+
+
+# ---- reductions ----
+
+
+@pytest.mark.parametrize("op", ["sum", "mean", "prod", "max", "min"])
+@pytest.mark.parametrize("axes", [None, [0], [1], [0, 2], [0, 1, 2]], ids=str)
+@pytest.mark.parametrize("keepdims", [False, True])
+def test_reductions(op: str, axes: list[int] | None, keepdims: bool) -> None:
+    """With ties, which share a gradient evenly, and zeros, of which a product may have one or several."""
+    x = np.array([1.0, 2.0, 2.0, -1.0, 0.0, 2.0, 3.0, 3.0, -1.0, 2.0, 0.0, 0.0, 1.5, 2.0, 1.0, 1.0, 0.5, 2.5])
+    x = np.concatenate([x, x[::-1] + 0.25]).reshape(3, 4, 3)
+    g = kf.Graph()
+    g.set_outputs([("", g.reduce(op, g.input("x", x.shape, "float64"), axes, keepdims))])
+    seeds = seeds_of(g)
+    require_close(vjp_of_graph(g, [x], seeds), torch_vjp_of_graph(g, [x], seeds))
+
+
+def test_sums_of_what_is_repeated_are_products() -> None:
+    plan = kf.plan(kf.grad(lambda x, b: (x + b).sum(), 1), kf.spec((64, 32)), kf.spec((32,)))
+    assert sum(g.loads != () for g in plan.groups) == 0  # 64 for each element, without a look at any array
+
+
+def test_a_maximum_of_what_a_kernel_computes_in_each_sweep() -> None:
+    """Its elements are compared with it: each sweep must give the same bits."""
+    x, y, g = (random_like((1030, 2), i) for i in range(3))
+
+    def gradient(x: Any, y: Any, g: Any) -> Any:
+        m = y.max(keepdims=True)
+        _, pull = kf.vjp(lambda x: x / m / np.hypot(x / m, m).max(1, keepdims=True), x)
+        return pull(g)
+
+    tensor, m = torch.from_numpy(x.copy()).requires_grad_(), torch.tensor(y.max())
+    result = tensor / m / torch.hypot(tensor / m, m).amax(1, keepdim=True)
+    want = torch.autograd.grad(result, tensor, torch.from_numpy(g))
+    require_close(kf.fuse(gradient)(x, y, g), [w.numpy() for w in want])
+
+
+# ---- views, joins, gathers, products ----
+
+PLACES = np.array([[0, 3, 3], [5, -1, 0], [1, 1, 1], [2, 2, 0]])
+IMAGES, KERNELS = random_like((2, 4, 7, 6), 5), random_like((6, 2, 3, 2), 6)
+
+NODES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "transpose": (lambda x: kf.exp(x.transpose(2, 0, 1)) * 2, (T,)),
+    "reshape": (lambda x, y: x.reshape(4, 2, 3) * kf.sin(y).reshape(4, 2, 3), (X, Y)),
+    "broadcast": (lambda x, v: x * v + kf.broadcast_to(v, (2, 4, 6)), (T, V)),
+    "columns": (lambda x: x * kf.exp(x[:, :1]) + x.max(0), (X,)),
+    "slices": (lambda x: kf.concatenate((x[:, 4:], x[:, :2] * 3), 1) * x[:, 1:5], (X,)),
+    "parts": (lambda x: x[:, :2] * x[:, 2:4] + kf.exp(x[:, 4:]), (X,)),
+    "gap": (lambda x: x[:, :2] * kf.sin(x[:, 4:]), (X,)),
+    "strided": (lambda x: x[1::2, ::-2] * x[::2, 5:2:-1], (X,)),
+    "reversed": (lambda x: x[::-1, ::-1] * x, (X,)),
+    "rows": (lambda x: x[1] * x[2] + x[-1] * 2, (X,)),
+    "pad": (lambda x: kf.exp(np.pad(x, ((1, 2), (0, 1)))) * 2, (X,)),
+    "edge": (lambda x: kf.sin(np.pad(x, 2, "reflect")), (X,)),
+    "roll": (lambda x: kf.sin(kf.roll(x, 2, 1)) * x, (X,)),
+    "tril": (lambda x: kf.exp(kf.tril(x)), (X,)),
+    "stack": (lambda x, y: kf.sin(kf.stack((x, y * 2, x), 1)), (X, Y)),
+    "empty": (lambda x: (x[:, :0] * 2, kf.sin(x[:, 0:1])), (X,)),
+    "cast": (lambda x: x.astype("float32").astype("float64") * x, (X.astype(np.float32).astype(np.float64),)),
+    "where": (lambda x, y: kf.where(x > y, x * 2, kf.exp(y)), (X, Y)),
+    "one element": (lambda x, i: kf.take(kf.sin(x), i, 1) * x, (X, np.array([2]))),
+    "along, one": (lambda x, i: kf.take_along_axis(kf.exp(x), i[:, :1], 1), (X, PLACES)),
+    "matmul": (lambda x, w: kf.sin(x @ w), (X, W)),
+    "matrix times vector": (lambda x, v: kf.sin(x @ v), (X, V)),
+    "vector times matrix": (lambda v, w: kf.sin(v @ w), (V, W)),
+    "dot": (lambda v: v @ kf.exp(v), (V,)),
+    "linear": (lambda x, w, v: kf.sin(x @ w + v[:3]), (T, W, V)),
+    "batched": (lambda x, y: kf.sin(x @ y.transpose(0, 2, 1)), (T, T[:1] + 1)),
+    "matrix times batch": (lambda x, y: kf.sin(x.T @ y), (X, T)),
+    "transposed": (lambda x, y: (x.T @ y) @ x.T, (X, Y)),
+    "softmax": (lambda x: kf.softmax(x) * x, (X,)),
+    "log_softmax": (lambda x: kf.log_softmax(x, 0) * x, (X,)),
+    "logsumexp": (lambda x: kf.logsumexp(x, 1), (X,)),
+    "layernorm": (lambda x, w, b: kf.layernorm(x, w, b) * x, (X, V, V + 1)),
+    "rmsnorm": (lambda x, w: kf.rmsnorm(x, w), (X, V)),
+    "batchnorm": (lambda x, w: kf.batchnorm(x, weight=w) * x, (X, V)),
+    "var": (lambda x: (kf.var(x, 0), kf.std(x, 1, correction=1)), (X,)),
+    "gelu": (lambda x: kf.gelu(x) * kf.silu(x), (X,)),
+    "norm": (lambda x: kf.norm(x, 2, 1), (X,)),
+    "attention": (lambda q, k: kf.attention(q, k, k * 2, causal=True), (T, T + 1)),
+    "conv2d": (lambda x, w: kf.conv2d(x, w, groups=2), (IMAGES, KERNELS)),
+    "conv2d, everything": (
+        lambda x, w: kf.conv2d(x, w, stride=(2, 3), padding=(3, 1), dilation=(2, 1), groups=2),
+        (IMAGES, KERNELS),
+    ),
+    "conv2d, few positions": (lambda x, w: kf.conv2d(x, w, stride=4, padding=5, groups=2), (IMAGES, KERNELS)),
+    "cross entropy": (lambda x, t: kf.cross_entropy(x, t, label_smoothing=0.1), (X, np.array([0, 5, 2, 2]))),
+}
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_nodes(name: str) -> None:
+    function, inputs = NODES[name]
+    check(function, *inputs)
+
+
+@pytest.mark.parametrize("name", ["linear", "strided", "layernorm", "pad", "attention", "conv2d, everything"])
+def test_against_central_differences(name: str) -> None:
+    function, inputs = NODES[name]
+    inputs = tuple(x[:, :2].copy() if x is IMAGES else x.copy() for x in inputs)
+    if inputs[0].ndim == 4:
+        inputs = (random_like((1, 4, 4, 3), 1), KERNELS.copy())
+    shape = np.asarray(kf.fuse(function)(*inputs)).shape
+    weights = random_like(shape, 9)
+
+    def loss(*arrays: Any) -> Any:
+        return (function(*arrays) * weights).sum()
+
+    got = kf.grad(loss, tuple(range(len(inputs))))(*inputs)
+    require_close(got, central(kf.fuse(loss), inputs), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_gathers_of_several_elements(kind: str, dtype: str) -> None:
+    """Their sums are the array library's, and of half types in float32."""
+
+    def loss(x: Any, table: Any) -> Any:
+        return (kf.take(x, I, 0) * kf.take(table, I, 1).T).sum() + (kf.take_along_axis(x, PLACES, 1) ** 2).sum()
+
+    table = Y[:, :4].T.copy()
+    x, table = X.astype(dtype), Y[:4].astype(dtype)
+    table = random_like((6, 4), 7).astype(dtype)
+    tensors = [torch.from_numpy(a.astype(np.float64)).requires_grad_() for a in (x, table)]
+    i, places = torch.from_numpy(I) % 4, torch.from_numpy(PLACES) % 6
+    y = (tensors[0][i] * tensors[1][:, i].T).sum() + (tensors[0].gather(1, places) ** 2).sum()
+    want = torch.autograd.grad(y, tensors)
+    given = (x, table) if kind == "numpy" else tuple(map(torch.from_numpy, (x, table)))
+    if kind == "torch":
+        loss = _with_torchs_indices(loss)
+    got = kf.grad(loss, (0, 1))(*given)
+    assert all(str(g.dtype).endswith(dtype) for g in got)
+    require_close(
+        [np.asarray(g) for g in got], [w.numpy() for w in want], {"float64": 1e-12, "float32": 1e-6}.get(dtype, 3e-3)
+    )
+
+
+def _with_torchs_indices(_: Any) -> Callable[..., Any]:
+    i, places = torch.from_numpy(I) % 4, torch.from_numpy(PLACES) % 6
+
+    def loss(x: Any, table: Any) -> Any:
+        return (x[i] * table[:, i].T).sum() + (x.gather(1, places) ** 2).sum()
+
+    return loss
+
+
+@pytest.mark.parametrize("part", ["sum", "exp", "neither"])
+def test_a_softmax_with_constant_parts(part: str) -> None:
+    """Its gradient is one of the result alone only where gradients pass through all of it."""
+
+    def loss(z: Any) -> Any:
+        e = kf.exp(z - kf.stop_gradient(kf.max(z, -1, keepdims=True)))
+        if part == "exp":
+            e = kf.stop_gradient(e)
+        total = kf.sum(e, -1, keepdims=True)
+        return (kf.square(e / (kf.stop_gradient(total) if part == "sum" else total)) * z).sum()
+
+    def of_torch(z: Any) -> Any:
+        e = torch.exp(z - z.max(-1, keepdim=True).values.detach())
+        e = e.detach() if part == "exp" else e
+        total = e.sum(-1, keepdim=True)
+        return (torch.square(e / (total.detach() if part == "sum" else total)) * z).sum()
+
+    z = random_like((5, 7))
+    given = torch.from_numpy(z).requires_grad_()
+    require_close([kf.grad(loss)(z)], [g.numpy() for g in torch.autograd.grad(of_torch(given), given)])
+
+
+# ---- random programs ----
+
+
+@settings(max_examples=60)
+@given(cases(max_steps=8, dtypes=("float64",), contractions=True))
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_random_programs(case: Any) -> None:
+    seeds = seeds_of(case.graph)
+    got = vjp_of_graph(case.graph, case.inputs, seeds)
+    if all(v.error == 0 for v in case.outputs) or not has_kinks(case.graph):  # ties are the same ties in torch
+        require_close(got, torch_vjp_of_graph(case.graph, case.inputs, seeds), 1e-7, finite_only=True)
+
+
+def has_kinks(graph: kf.Graph) -> bool:
+    kinks = {"max", "min", "maximum", "minimum", "absolute", "relu", "sqrt", "divide", "sign", "where"}
+    return any(n["op"] in kinks for n in graph.to_dict()["nodes"])
