@@ -8,6 +8,7 @@
 #include "codegen/contractions/contraction_kernel.hpp"
 #include "codegen/each_kernel.hpp"
 #include "codegen/generate.hpp"
+#include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/graph/flat.hpp"
 #include "runtime/each.hpp"

@@ -66,8 +66,8 @@ class CallersLibrary final : public LibraryFunctions {
   const Inputs& inputs_;
   std::span<arrays::Result> results_;
   const bool* fresh_;
-  std::map<int, Kept> kept_;        ///< by slot
-  std::map<int, py::object> lent_;  ///< likewise
+  std::map<int, Kept> kept_;                ///< by slot
+  std::map<int, arrays::py::object> lent_;  ///< likewise
 };
 
 }  // namespace kfusion::fuse
