@@ -161,6 +161,31 @@ def test_no_grad_inside() -> None:
     assert_same([kf.grad(lambda x: f(x).sum())(x.detach())], torch.autograd.grad(f(x).sum(), x))
 
 
+def test_results_that_gradients_do_not_pass_through() -> None:
+    """Constants, arrays of NumPy's and what no_grad() or detach() keeps them from, beside others."""
+    weight, table = torch.nn.Parameter(torch.ones(3)), torch.ones(3)
+
+    def function(x: Any) -> dict[str, Any]:
+        y = x * weight
+        with torch.no_grad():
+            z = y * 2
+        constants = {"table": table, "made": torch.ones(3), "NumPy's": np.ones(2), "weight": weight}
+        values = {"z": z, "detached": y.detach() * 2, "data": y.data * 3, "largest": y.argmax(), "mask": y > 0}
+        return {**constants, **values, "y": y, "half": y.detach() + y}
+
+    fused = kf.fuse(function)
+    for _ in range(2):
+        x, other = leaf(3), leaf(3)
+        found, want = fused(x), function(other)
+        for name, tensor in want.items():
+            assert getattr(found[name], "requires_grad", None) == getattr(tensor, "requires_grad", None), name
+        assert found["weight"] is weight
+        assert found["table"] is table
+        found["half"].sum().backward()
+        want["half"].sum().backward()
+        assert torch.equal(x.grad, other.grad)
+
+
 @pytest.mark.parametrize("outer", [lambda y: (y**2).sum(), lambda y: y.sum()], ids=["of a square", "of a sum"])
 def test_second_derivatives_are_refused(outer: Callable[..., Any]) -> None:
     """Also where nothing shows that they would be missing: in a gradient that does not depend on others."""

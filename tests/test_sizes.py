@@ -1,7 +1,10 @@
 """Calls with other sizes: the trace of two of them serves all others that answer what it asks in the same way."""
 
+import dataclasses
+import functools
 import itertools
 import operator
+import types
 
 import numpy as np
 import pytest
@@ -18,23 +21,45 @@ torch = pytest.importorskip("torch")
 SIZES = (5, 8, 3, 12, 1, 0, 2, 31)
 
 
+@dataclasses.dataclass
+class Both:
+    a: object
+    b: object = None
+
+
+class Holder:
+    pass
+
+
+PARTS = {
+    dict: lambda d: [list(d), list(d.values())],
+    Both: lambda b: [b.a, b.b],
+    types.SimpleNamespace: lambda s: list(vars(s).values()),
+    functools.partial: lambda p: [p.func, p.args],
+    types.FunctionType: lambda f: [f()],
+    type(iter([])): list,
+}
+
+
 def array(shape):
     return torch.from_numpy(np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32))
 
 
 def assert_same(found, wanted):
+    assert type(found) is type(wanted)
     if isinstance(wanted, (tuple, list)):
-        assert type(found) is type(wanted)
         assert len(found) == len(wanted)
         for f, w in zip(found, wanted, strict=True):
             assert_same(f, w)
     elif isinstance(wanted, (torch.Tensor, np.ndarray)):
-        assert type(found) is type(wanted)
         assert found.dtype == wanted.dtype
         assert found.shape == wanted.shape
-        np.testing.assert_allclose(np.asarray(found), np.asarray(wanted), rtol=2e-5, atol=1e-5)
+        assert getattr(found, "requires_grad", None) == getattr(wanted, "requires_grad", None)
+        found, wanted = (np.asarray(x.detach() if isinstance(x, torch.Tensor) else x) for x in (found, wanted))
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-5)
+    elif type(wanted) in PARTS:
+        assert_same(PARTS[type(wanted)](found), PARTS[type(wanted)](wanted))
     else:
-        assert type(found) is type(wanted)
         assert found == wanted
 
 
@@ -153,6 +178,87 @@ def test_what_needs_the_very_size_is_traced_for_each(name):
     for n in SIZES:
         x = array((n, 6))
         assert_same(f(x), VERY_VALUES[name](x))
+
+
+RESULTS_OF_SIZES = {
+    "arange": lambda x: (torch.arange(x.shape[0]), x + 1),
+    "zeros": lambda x: (torch.zeros(x.shape), x + 1),
+    "full of a size": lambda x: (torch.full((2,), x.shape[0]), x + 1),
+    "linspace in a list": lambda x: [torch.linspace(0, 1, x.shape[0]), [x + 1]],
+    "mask in a dict": lambda x: {"mask": torch.ones(x.shape[0], x.shape[0]).tril(), "y": x + 1},
+    "rotary table": lambda x: (table := rotary(x), x * table),
+    "rows of a constant": lambda x: (TABLE[: x.shape[0]], x + 1),
+    "in a dataclass": lambda x: Both(x + 1, torch.eye(x.shape[0])),
+    "in one without traced values": lambda x: (x + 1, Both(torch.eye(x.shape[0]), x.shape[0])),
+    "written to": lambda x: (x + 1, torch.ones(x.shape[0]).mul_(2)),
+    "several of a call": lambda x: (x + 1, torch.arange(2 * x.shape[0]).view(-1, 2).max(0)),
+    "torch.Size": lambda x: (x + 1, x.shape, x.size()[1:], (x.mT @ x).shape),
+    "slice": lambda x: (x + 1, slice(0, x.shape[0])),
+    "partial": lambda x: (x + 1, functools.partial(torch.add, torch.arange(x.shape[0]))),
+    "closure": lambda x: (lambda n: (x + 1, lambda: n))(x.shape[0]),
+    "object": lambda x: (x + 1, types.SimpleNamespace(n=x.shape[0])),
+    "iterator": lambda x: (x + 1, iter([x.shape[0]])),
+    "key": lambda x: {x.shape[0]: x + 1},
+    "types": lambda x: (x + 1, type(x.shape[0]) is int, isinstance(x.shape[0], int)),
+    "of NumPy": lambda x: (x + 1, np.arange(x.shape[0]), np.tri(x.shape[0]), np.float64(x.shape[0])),
+    "of neither": lambda x: (x + 1, torch.arange(3.0), np.arange(3.0), [np.arange(3.0)] * 2, Both(np.arange(3.0))),
+    "questions": lambda x: (x + 1, x.numel(), x.nbytes, x.dim(), x.stride(), x.stride(0), x.mT.stride(-1), x.itemsize),
+}
+
+
+def rotary(x):
+    angles = torch.outer(torch.arange(x.shape[0], dtype=torch.float32), 10.0 ** -torch.arange(x.shape[1] / 2))
+    return torch.cat([angles.cos(), angles.sin()], -1)
+
+
+def with_aux(function):
+    gradient = kf.value_and_grad(lambda x: (x.square().sum(), function(x)), has_aux=True)
+    return lambda x: gradient(x)[0][1]
+
+
+@pytest.mark.parametrize("how", ["results", "gradients", "aux"])
+@pytest.mark.parametrize("name", RESULTS_OF_SIZES)
+def test_results_made_of_sizes(name, how):
+    function = RESULTS_OF_SIZES[name]
+    fused = with_aux(function) if how == "aux" else kf.fuse(function)
+    for n in (4, 5, 6, 7, 4):
+        x = array((n, 6)).requires_grad_(how == "gradients")
+        found, wanted = fused(x), function(x)
+        assert_same(found, wanted)
+        overwrite(found)
+
+
+def overwrite(result):
+    """What the next call returns is not to be this."""
+    if isinstance(result, torch.Tensor) and not shares_memory(result, TABLE):
+        result.detach().fill_(77)
+    elif isinstance(result, np.ndarray):
+        result[...] = 77
+    elif isinstance(result, (tuple, list)):
+        for item in result:
+            overwrite(item)
+    elif dataclasses.is_dataclass(result) or isinstance(result, dict):
+        overwrite(list(result.values() if isinstance(result, dict) else vars(result).values()))
+
+
+def shares_memory(x, y):
+    return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+
+
+def test_what_is_made_of_sizes_in_objects_of_the_caller_s():
+    def function(x, o):
+        o.mask, o.n, o.part = torch.ones(x.shape[0], x.shape[0]).tril(), x.shape[0], slice(0, x.shape[0])
+        seen.n, memory["mask"] = x.shape[0], torch.arange(x.shape[0])
+        return x + o.mask.sum()
+
+    seen, memory = types.SimpleNamespace(), {}
+    fused = kf.fuse(function)
+    for n in (4, 5, 6, 7):
+        one, other = types.SimpleNamespace(), Holder()
+        wanted = function(array((n, 6)), one)
+        assert_same(fused(array((n, 6)), other), wanted)
+        assert_same(list(vars(other).values()), list(vars(one).values()))
+        assert_same([seen.n, memory["mask"]], [n, torch.arange(n)])
 
 
 def test_numpy():

@@ -15,12 +15,14 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from . import _donation as donation
 from ._graph import guards, modules
 from ._graph.objects import Returned, holds
 from ._graph.seeds import Seeds
 from ._graph.source import transformed
-from ._graph.structure import ATOMS, Slot, holds_arrays, is_plain, mapped, may_hold_results, walk
+from ._graph.structure import ATOMS, Slot, holds_arrays, is_plain, mapped, may_hold_results, picked, walk
 from ._graph.tracer import Tracer, current
 from ._graph.values import Traced, Written
 from ._spec import FLOATS, is_array
@@ -58,12 +60,12 @@ class Differentiable:
         self.seeds.taken()  # of a call that failed
         with torch.no_grad():
             known = tuple(id(t) for t in self._forward.captured())
-            found = self.forward((args, kwargs), known, wanted, **({} if stream is None else {"stream": stream}))
+            answer = self.forward((args, kwargs), known, wanted, **({} if stream is None else {"stream": stream}))
         state = self.seeds.taken(), self._forward.modes()
-        has_objects = isinstance(found, Returned)
-        if has_objects and found.changed:
+        has_objects = isinstance(answer, Returned)
+        if has_objects and answer.changed:
             raise _writes(self.name)
-        result, computed, kept, turned, read, named = found.result if has_objects else found
+        result, passing, computed, kept, turned, read, named = answer.result if has_objects else answer
         captured = self._forward.captured()
         made: list[Any] = []
         structure = mapped(result, lambda leaf: _slot(torch, made, leaf), may_hold_results, _leaf_types(torch))
@@ -73,11 +75,15 @@ class Differentiable:
         donation.usual_holders()  # before there is a backward pass
         surroundings = _Surroundings(torch, tensors + captured)
         constants = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
-        saved = _Saved(made, kept, turned, computed, named, [(weakref.ref(t), t._version) for t in constants])
+        saved = _Saved(made, passing, kept, turned, computed, named, [(weakref.ref(t), t._version) for t in constants])
         node = _Node(self, arguments, len(tensors), [id(t) for t in captured], saved, state, surroundings)
-        outs = iter(_function(torch).apply(node, *tensors, *captured))
+        outs = dict(enumerate(made))
+        outs |= zip(passing, _function(torch).apply(node, *tensors, *captured), strict=True) if passing else ()
         filled = mapped(
-            structure, lambda leaf: next(outs) if isinstance(leaf, Slot) else leaf, may_hold_results, _leaf_types(torch)
+            structure,
+            lambda leaf: outs[leaf.index] if isinstance(leaf, Slot) else leaf,
+            may_hold_results,
+            _leaf_types(torch),
         )
         return Returned(filled, {}) if has_objects else filled
 
@@ -136,8 +142,8 @@ class ForwardPass:
         tracer = _current()
         tracer.draw = self._seeds.of(tracer.draw)
         args, kwargs = call
-        asked, given = iter(wanted), []
-        walk_arguments(call, lambda _, leaf: given.append(leaf) if _is_value(leaf) and next(asked) else None)
+        asked = iter(wanted)
+        given = picked(call, lambda leaf: _is_value(leaf) and next(asked), _enters)
         with tracer.differentiated():
             result = self.__wrapped__(*args, **kwargs)
         found_guards = guards.guards(self.__wrapped__)
@@ -150,7 +156,15 @@ class ForwardPass:
         self._captured |= {
             id(t): weakref.ref(t) for t in found if hasattr(t, "requires_grad") and hasattr(t, "grad_fn")
         }
-        return result, *_kept(tracer, result, given, self._memory, self._device), _named(tracer, named)
+        kept = _kept(tracer, result, given, self._memory, self._device)
+        return result, _passing(tracer, result, given), *kept, _named(tracer, named)
+
+
+def _passing(tracer: Tracer, result: Any, given: Sequence[Traced]) -> tuple[int, ...]:
+    """The numbers of results that gradients pass through: not of constants, nor of what no_grad or detach() made."""
+    results = {n: tracer.node(y) for n, y in enumerate(values_of(result)) if isinstance(y, Traced)}
+    reached = tracer.reaching(results.values(), [*given, *_captured_parameters(tracer)])
+    return tuple(n for n, node in results.items() if node in reached)
 
 
 def _are_apart(tracer: Tracer, written: Sequence[Written], result: Any, given: Sequence[Traced]) -> bool:
@@ -298,6 +312,7 @@ class _Saved(NamedTuple):
     """What a forward pass hands to backward."""
 
     made: list[Any]  # the results
+    passing: tuple[int, ...]  # the numbers of those that gradients pass through
     kept: dict[int, Any]  # as `_kept` has it
     turned: dict[int, tuple[int, ...]]  # likewise
     computed: str  # likewise
@@ -322,7 +337,8 @@ class _Node:
         self.arguments = arguments  # with slots for tensors
         self.count = count  # of these
         self.captured = captured
-        self.made = saved.made
+        self.made = [saved.made[n] for n in saved.passing]
+        self.passing, self.results = saved.passing, len(saved.made)
         self.kept = list(saved.kept)
         self.values = list(saved.kept.values())
         self.lock, self.is_spent = threading.Lock(), False
@@ -352,9 +368,11 @@ class _Node:
         asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
         captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
         modes = modules.in_modes(self.modes) if self.modes else _NOTHING
+        passing = dict(zip(self.passing, gradients, strict=True))
+        cotangents = [passing.get(n) for n in range(self.results)]
         with self.surroundings.again(), modes, self.passes.seeds.again(self.seed):
             made = self.passes.backward(
-                call, list(gradients), asked, captured, self.computed, kept, self.turned, self.named, donated
+                call, cotangents, asked, captured, self.computed, kept, self.turned, self.named, donated
             )
         own, named = made.result if isinstance(made, Returned) else made
         given = iter(own)
@@ -404,7 +422,6 @@ def _function(torch: Any) -> Any:
             kept, node.values = node.values, []
             ctx.node = node
             ctx.set_materialize_grads(False)
-            ctx.mark_non_differentiable(*[y for y in made if not y.is_floating_point()])
             ctx.save_for_backward(*tensors, *kept)
             return tuple(made)
 
@@ -483,7 +500,5 @@ def _is_value(leaf: Any) -> bool:
 
 
 def values_of(result: Any) -> list[Any]:
-    """The arrays and values within a result, in order."""
-    found: list[Any] = []
-    walk(result, lambda _, leaf: found.append(leaf) if _is_value(leaf) else None, enters=may_hold_results)
-    return found
+    """The tensors and values within a result, in order: NumPy's arrays among them have no gradients."""
+    return picked(result, lambda leaf: _is_value(leaf) and not issubclass(type(leaf), np.ndarray), may_hold_results)

@@ -204,7 +204,8 @@ class FusedFunction(_core.FusedCallable):
         _times.refresh()
         if alike is not None and (known := alike.prepared(shapes)) is not None:
             return known
-        if alike is not None and (other := alike.other(shapes)) is not None:
+        asks = alike is not None and guards.may_ask_for_types(self._guards())
+        if alike is not None and not asks and (other := alike.other(shapes)) is not None:
             try:
                 made = self._numbered(args, kwargs, strides, numbers, lambda: RecordedGraph(shapes, other))
                 return alike.recorded(shapes, made)
@@ -269,11 +270,16 @@ class FusedFunction(_core.FusedCallable):
         who = f"kfusion.{name}"
 
         def prepare(attempt: Attempt) -> calls.Prepared:
-            tracer = Tracer(name, runs=True, attempt=attempt, recorded=record())
+            recorded = record()
+            tracer = Tracer(name, runs=True, attempt=attempt, recorded=recorded)
             known = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
             given = [known.argument(a) for a in args], {n: known.argument(a) for n, a in kwargs.items()}
+
+            def called() -> Trace:
+                return trace_with(tracer, function, *given)
+
             with heads.of_options(self._options):
-                traced = self._effects.watched(name, self._modules(), lambda: trace_with(tracer, function, *given))
+                traced = self._effects.watched(name, self._modules(), called, recorded)
             return calls.prepared(
                 who, tracer, self._guards(), _fill(traced), traced.written, functools.partial(_fill, traced)
             )

@@ -15,7 +15,7 @@ from ._arrays import dtype_name
 from ._fuse import FusedFunction, fuse
 from ._graph import guards, modules
 from ._graph.seeds import Seeds
-from ._graph.structure import holds_arrays, may_hold_results, walk
+from ._graph.structure import holds_arrays, may_hold_results, picked, walk
 from ._graph.tracer import Tracer
 from ._graph.values import Traced, tracer_of
 from ._ops.operation import bind
@@ -317,9 +317,7 @@ def _complex_dtype(leaf: Any) -> str | None:
 
 def _no_floats(who: str, arguments: Any) -> TypeError:
     """The error for arguments none of which is traced."""
-    found: list[Any] = []
-    _walk(arguments, lambda _, leaf: found.append(_complex_dtype(leaf)))
-    if (dtype := next(filter(None, found), None)) is not None:
+    if (dtype := next(filter(None, map(_complex_dtype, picked(arguments, lambda _: True, _enters))), None)) is not None:
         return TypeError(f"{who}: there must be an array of floats among the arguments, got one of {dtype}: {_COMPLEX}")
     return TypeError(f"{who}: there must be an array among the arguments")
 
@@ -333,7 +331,11 @@ def _unpacked(who: str, has_aux: bool, result: Any) -> tuple[Any, ...]:
 
 
 def _walk(structure: Any, visit: Callable[[str, Any], Any]) -> Any:
-    return walk(structure, visit, enters=lambda value: may_hold_results(value) and holds_arrays(value))
+    return walk(structure, visit, enters=_enters)
+
+
+def _enters(value: Any) -> bool:
+    return may_hold_results(value) and holds_arrays(value)
 
 
 def _path(name: str, path: str) -> str:
@@ -342,6 +344,4 @@ def _path(name: str, path: str) -> str:
 
 def tracer_of_leaves(structure: Any) -> Tracer | None:
     """The tracer of the first traced value in tuples, lists, dicts and dataclasses."""
-    found: list[Any] = []
-    _walk(structure, lambda _, leaf: found.append(leaf))
-    return tracer_of(*found)
+    return tracer_of(*picked(structure, lambda _: True, _enters))

@@ -12,7 +12,7 @@ from ._autograd import BackwardPass, ForwardPass, values_of
 from ._devices import devices, running
 from ._devices.device import Device
 from ._graph.seeds import Seeds
-from ._graph.structure import holds_arrays, may_hold_results, walk
+from ._graph.structure import holds_arrays, may_hold_results, picked
 from ._graph.tracer import Tracer, current
 from ._graph.values import Traced, place_of
 from ._plans.plan import Plan, plan_graph
@@ -176,12 +176,12 @@ class _Forward(ForwardPass):
         )
 
     def __call__(self, call: Any, captured: Any, wanted: Sequence[bool]) -> Any:
-        result, computed, kept, turned, read, named = super().__call__(call, captured, wanted)
+        result, passing, computed, kept, turned, read, named = super().__call__(call, captured, wanted)
         values = values_of(result)
         specs = {k: _spec_of(values[v] if isinstance(v, int) else v) for k, v in kept.items()}
         self.told = computed, specs, turned, named
         self.cotangents = [_spec_of(y) if isinstance(y, Traced) and y._dtype in FLOATS else None for y in values]
-        return result, computed, kept, turned, read, named
+        return result, passing, computed, kept, turned, read, named
 
 
 def _spec_of(value: Traced) -> Spec:
@@ -190,8 +190,7 @@ def _spec_of(value: Traced) -> Spec:
 
 def _wanted_arguments(arguments: Any, keywords: Any) -> Iterator[bool]:
     """Of each array, whether its gradient is wanted."""
-    given: list[Any] = []
-    walk((arguments, keywords), lambda _, leaf: given.append(leaf) if _is_given(leaf) else None, enters=holds_arrays)
+    given = picked((arguments, keywords), _is_given, holds_arrays)
     some = any(getattr(x, "requires_grad", False) is True for x in given)
     for x in given:
         dtype = x.dtype if isinstance(x, Spec) else spec_of(x, _WHO).dtype
@@ -235,8 +234,7 @@ class _Explained:
         assert tracer is not None
         with tracer.differentiated():
             made = self.__wrapped__(*args, **kwargs)
-        results: list[Traced] = []
-        walk(made, lambda _, leaf: results.append(leaf) if isinstance(leaf, Traced) else None, enters=may_hold_results)
+        results = picked(made, lambda leaf: isinstance(leaf, Traced), may_hold_results)
         if not any(y._dtype in FLOATS for y in results):
             raise TypeError(f"{_WHO}: {self.__name__} must return an array of floats")
         self.priced_on = _device(tracer, self._device)

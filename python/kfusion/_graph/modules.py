@@ -163,19 +163,25 @@ class Effects:
         self._once: set[str] = set()
         self.names: frozenset[str] = frozenset()
 
-    def watched(self, function: str, modules: Iterable[Any], trace: Callable[[], Any]) -> Any:
+    def watched(
+        self,
+        function: str,
+        modules: Iterable[Any],
+        trace: Callable[[], Any],
+        recorded: sizes.RecordedGraph | None = None,
+    ) -> Any:
         """What `trace()` returns.
 
         Raises:
             TraceError: a parameter or buffer was set to a value of the trace, which no later call could use.
-            NotTheSame: an attribute was set to a size.
+            NotTheSame: an attribute was set to a size, or to a tensor that is made of sizes.
         """
         before = [(module, contents(module)) for module in modules]
         try:
             traced = trace()
         finally:
             set_to_traced = [_restored(module, was) for module, was in before]
-            set_to_sizes = [_without_sizes(vars(module)) for module, _ in before]
+            set_to_sizes = [_without_sizes(vars(module), recorded) for module, _ in before]
         if any(set_to_sizes):
             raise sizes.NotTheSame
         for name in filter(None, set_to_traced):
@@ -200,15 +206,16 @@ def _restored(module: Any, before: Mapping[str, Any]) -> str:
     return found
 
 
-def _without_sizes(held: Any) -> bool:
-    """Makes sizes ints again, within dicts and lists too; whether there were any."""
+def _without_sizes(held: Any, recorded: sizes.RecordedGraph | None) -> bool:
+    """Makes sizes ints again, within dicts and lists too; whether there were any, or tensors that are made of some."""
     found = False
     for key, item in list(held.items() if isinstance(held, dict) else enumerate(held)):
         if sizes.is_size(item):
             held[key] = sizes.value(item, 0)
-            found = True
         elif type(item) in (dict, list):
-            found = _without_sizes(item) or found
+            found = _without_sizes(item, recorded) or found
+            continue
+        found = found or item is not held[key] or (recorded is not None and recorded.is_made_of_sizes(item))
     return found
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from .. import _core
 from .number import ALONE, ARITHMETIC, COMPARISONS, OF_INTS, READ, is_number, read
-from .structure import may_hold_results, walk
+from .structure import Constant, Fresh, may_hold_results, walk
 
 Shape = tuple[int, ...]
 _READING = ("dtype", "hash", "library", "node", "stages")  # methods of a graph that add nothing
@@ -246,6 +246,10 @@ class RecordedGraph:
         register = self.tape.add(step)
         return here if is_fixed else self._size(here, there, register)
 
+    def is_made_of_sizes(self, value: Any) -> bool:
+        """Whether value is a size, or a tensor that is made of sizes."""
+        return is_size(value) or id(value) in self.tensors
+
     def shape(self, node: int) -> tuple[Any, ...]:
         """The extents of a node."""
         if node not in self._known:
@@ -384,8 +388,15 @@ def template(arguments: Any) -> Any:
 
 
 def sized(structure: Any, values: Sequence[Any]) -> Any:
-    """A function's result with the values of sizes in it."""
-    return walk(structure, lambda _, leaf: values[leaf._register] if is_size(leaf) else leaf, enters=may_hold_results)
+    """A function's result with the values of sizes in it, and the tensors made of them."""
+
+    def visit(_: str, leaf: Any) -> Any:
+        if is_size(leaf):
+            return values[leaf._register]
+        is_tensor = isinstance(leaf, (Constant, Fresh)) and type(leaf.value) is _Register
+        return type(leaf)(values[leaf.value.index]) if is_tensor else leaf
+
+    return walk(structure, visit, enters=may_hold_results)
 
 
 def _within(function: Callable[[Any], Any], value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import operator
@@ -36,13 +37,21 @@ class Constant:
     value: Any
 
 
+@dataclass(frozen=True)
+class Fresh:
+    """The place of what the function made of nothing that is traced: each call returns a copy of its own."""
+
+    value: Any
+
+
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
-_FILLED = ATOMS | {Slot, Constant}
+_PLACES = (Slot, Constant, Fresh)
+_FILLED = ATOMS | set(_PLACES)
 
 
 def is_record(value: Any) -> bool:
     """Whether value is an instance of a dataclass, other than those above, or a dict, which may have attributes."""
-    return isinstance(value, dict) or (_is_dataclass(value) and not isinstance(value, (Slot, Constant)))
+    return isinstance(value, dict) or (_is_dataclass(value) and not isinstance(value, _PLACES))
 
 
 def is_plain(value: Any) -> bool:
@@ -136,6 +145,19 @@ def walk(
         kind: Any = getattr(value, "__kfusion_stands_for__", type(value))
         return tuple.__new__(kind, made) if fields else kind(made)
     return _remade(value, {}, parts(_attributes(value).items())) if enters(value) else visit(path, value)
+
+
+def picked(value: Any, is_meant: Callable[[Any], bool], enters: Callable[[Any], bool] = lambda _: False) -> list[Any]:
+    """Those leaves, in `walk`'s order."""
+    meant: list[Any] = []
+
+    def visit(_: str, leaf: Any) -> Any:
+        if is_meant(leaf):
+            meant.append(leaf)
+        return leaf  # torch.Size takes nothing but ints
+
+    walk(value, visit, enters=enters)
+    return meant
 
 
 def mapped(
@@ -249,14 +271,23 @@ def _filler(structure: Any) -> Callable[[list[Any]], Any]:
 
 def may_hold_results(value: Any) -> bool:
     """Whether another object of value's class can be made with other attributes, as is done of one in results."""
-    return is_record(value) or (is_plain(value) and not isinstance(value, (Slot, Constant)))
+    return is_record(value) or (is_plain(value) and not isinstance(value, _PLACES))
 
 
 def _filled(leaf: Any, values: list[Any]) -> Any:
     if isinstance(leaf, Slot):
         value = values[leaf.index]
         return value if leaf.convert is None else leaf.convert(value)
+    if isinstance(leaf, Fresh):
+        return copied(leaf.value)
     return leaf.value if isinstance(leaf, Constant) else leaf
+
+
+def copied(value: Any) -> Any:
+    """A copy of an array, where it lies and as it lies, or of an object with all that it holds."""
+    if not is_array(value):
+        return copy.deepcopy(value)
+    return value.clone() if hasattr(value, "clone") else value.copy("K")
 
 
 def _join(path: str, key: object) -> str:

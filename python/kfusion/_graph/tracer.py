@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from .._devices import running
@@ -196,9 +196,13 @@ class Tracer(Inputs):
         targets = [self._input_nodes[w.input] for w in written]
         new = [self.node(w.result) for w in written]
         wanted = [self.node(v) for v in values]
-        if set(targets) & set(wanted) or self._build("reaching", new, wanted):
+        if set(targets) & set(wanted) or self.reaching(new, values):
             return False
         return not results or not self.needed_backward(results, values, targets)
+
+    def reaching(self, nodes: Iterable[int], values: Sequence[Traced]) -> set[int]:
+        """Those of the nodes through which gradients of values pass."""
+        return set(self._build("reaching", list(nodes), list(map(self.node, values))))
 
     def require_no_product(self, results: Sequence[Traced]) -> None:
         """Raises `WholeProduct` where results, or what is written, are made of a product without which a loss is."""

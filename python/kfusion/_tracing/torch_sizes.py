@@ -70,7 +70,7 @@ class SizedTensors:
     def _is_sized(self, leaf: Any) -> bool:
         if _is_tensor(leaf) and id(leaf) not in self._recorded.tensors and not self._is_constant(leaf):
             raise self._recorded.failed()
-        return is_size(leaf) or id(leaf) in self._recorded.tensors
+        return self._recorded.is_made_of_sizes(leaf)
 
     def _is_own(self, target: Any) -> bool:
         """Whether a tensor can be written to in each call: it is made of sizes, and is no view of another one."""

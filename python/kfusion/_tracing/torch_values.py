@@ -142,8 +142,8 @@ class TorchValue(Dispatched, library="torch"):
 
     @property
     def data(self) -> Any:
-        """The tensor itself: graphs have no gradients that it would leave out."""
-        return self
+        """The tensor itself, for gradients a constant."""
+        return self._tracer.constant(self) if self._tracer.takes_gradients else self
 
     @property
     def grad(self) -> None:

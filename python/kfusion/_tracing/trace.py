@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import gc
 import inspect
 import linecache
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,20 +17,20 @@ import numpy as np
 from .._graph import modules
 from .._graph.guards import guards, named_modules, values
 from .._graph.heads import WholeProduct
-from .._graph.number import read
 from .._graph.objects import PutTogether, TakenApart
-from .._graph.sizes import is_size
+from .._graph.reach import reached
+from .._graph.sizes import RecordedGraph
 from .._graph.source import TraceError, raised_line, trace_error
-from .._graph.structure import Constant, Slot, fill, holds_arrays, may_hold_results, walk
+from .._graph.structure import fill, holds_arrays, walk
 from .._graph.tracer import Tracer, current
 from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Watch, Written
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, SymbolicSpec, conversion_of, described, is_array, spec_of
 from . import dtype_names, numpy_stored, randomness, torch_complex, torch_tensors
+from .results import Results
 
 _Traced = TypeVar("_Traced")
-_PLAIN = (bool, int, float, complex, str)
-_NO_ARRAYS = (*_PLAIN, list, tuple, dict, np.generic)
+_NO_ARRAYS = (bool, int, float, complex, str, list, tuple, dict, np.generic)
 _RESERVED = ("out", "stream")  # keywords of the functions that kfusion makes
 
 
@@ -42,11 +40,12 @@ class Trace:
 
     `graph` is as written: one stage per call, nothing merged (`graph.simplify()` does that). `inputs` are its input
     nodes in order: arguments first, then captured arrays as they were met. `results` is what the function returned,
-    with a `Slot` for each output of the graph. `calls` are the calls of kfusion's functions, in order of completion.
-    `library_calls` are functions of the array library, as the graph's nodes number them; `forms` are those among them
-    that stand for what nodes compute. The last outputs of the graph are what the function writes into its
-    inputs, in the order of `written`: slots with negative numbers mean these. `is_random`: each call draws numbers.
-    `modules`: of the graph's stages by number, the torch module that made each; of graphs that are only planned.
+    with a `Slot` for each output of the graph, and a `Fresh` for what each call copies. `calls` are the calls of
+    kfusion's functions, in order of completion. `library_calls` are functions of the array library, as the graph's
+    nodes number them; `forms` are those among them that stand for what nodes compute. The last outputs of the graph are
+    what the function writes into its inputs, in the order of `written`: slots with negative numbers mean these.
+    `is_random`: each call draws numbers. `modules`: of the graph's stages by number, the torch module that made each;
+    of graphs that are only planned.
     """
 
     name: str
@@ -137,6 +136,19 @@ def _named_ids(tracer: Tracer, function: Any) -> set[int]:
     return {id(value) for value in named if is_array(value)} | tracer.named_tensors().keys()
 
 
+def _outside(function: Any, given: Iterable[Any]) -> tuple[list[Any], bool]:
+    """All that the function had before it was called with what is given, and whether that is all."""
+    return reached([function, *given, *(value for guard in guards(function) for value in values(guard))])
+
+
+def _require_no_sizes_outside(recorded: RecordedGraph, function: Any, bound: inspect.BoundArguments) -> None:
+    """Raises NotTheSame where the function has put a size, or what is made of sizes, where later calls would put their
+    own: only what it sets in arguments is written back."""
+    found, _ = _outside(function, [bound.arguments.get("self")])
+    if any(map(recorded.is_made_of_sizes, found)):
+        raise recorded.failed()
+
+
 def name_of(function: Any) -> str:
     """What messages call a function."""
     function = without_partial(function)
@@ -164,18 +176,17 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
         tracer.module = _running_module(function, bound)
     token = current.set(tracer)
     try:
-        outputs: list[tuple[str, Traced]] = []
         named = functools.cache(lambda: _named_ids(tracer, function))
         with _own_code(tracer.attempt.watch):
             with torch_tensors.watched(tracer, lambda tensor: id(tensor) in named()):
                 result = _call(tracer, function, bound)
+                if tracer.recorded is not None:
+                    _require_no_sizes_outside(tracer.recorded, function, bound)
             returned = together.returned(result)
             written = tracer.written()
-            results = walk(  # which may run code of its containers
-                returned,
-                lambda path, leaf: _output(tracer, outputs, written, path, leaf),
-                enters=lambda value: may_hold_results(value) and _holds_traced(value),
-            )
+            found = Results(tracer, written, lambda: _outside(function, bound.arguments.values()))
+            results = found.places(returned)  # which may run code of its containers
+        outputs = found.outputs
         tracer.require_no_product([value for _, value in outputs])
         written = tracer.in_place(written, [value for _, value in outputs])
         outputs += [(f"{tracer.inputs[w.input].name} (written)", w.result) for w in written]
@@ -329,44 +340,3 @@ def _names_traced(text: str, kind: type[Any] = Traced) -> bool:
 
 def _described(value: Any) -> str:
     return "None" if value is None else f"a value of type {type(value).__name__}"
-
-
-def _output(tracer: Tracer, outputs: list[tuple[str, Traced]], written: Sequence[Written], path: str, leaf: Any) -> Any:
-    if is_array(leaf) and (known := tracer.stand_in(leaf)) is not None:
-        leaf = known
-    if type(leaf) is numpy_stored.Stored:
-        value, convert = numpy_stored.result(leaf)
-        outputs.append((path, value))
-        return Slot(len(outputs) - 1, convert)
-    if dtype_names.is_complex(leaf):
-        value, convert = torch_complex.returned(leaf)
-        outputs.append((path, value))
-        return Slot(len(outputs) - 1, convert)
-    if isinstance(leaf, Traced):
-        for i, w in enumerate(written):
-            if leaf is w.value:  # the argument itself comes back
-                return Slot(i - len(written))
-        outputs.append((path, leaf))
-        return Slot(len(outputs) - 1)
-    if is_size(leaf):
-        return leaf
-    if is_array(leaf) and tracer.is_made(leaf):  # each call's is its own: callers may write to it
-        return Slot(0, lambda _: leaf.clone())
-    if _holds_traced(leaf):
-        what = f"{tracer.name} returns what it computes within a value of type {type(leaf).__name__}"
-        raise trace_error(
-            what, "return arrays, or tuples, lists, dicts and dataclasses of arrays, and make the rest outside", ""
-        )
-    return Constant(leaf) if may_hold_results(leaf) else read(leaf)
-
-
-def _holds_traced(value: Any, depth: int = 3) -> bool:
-    """Whether an object (a dataclass, a set, a generator, ...) has traced values in it."""
-    if value is None or isinstance(value, (*_PLAIN, type, ModuleType, FunctionType)):
-        return False
-    if isinstance(value, np.ndarray):
-        return value.dtype == object and any(isinstance(item, Traced) for item in value.flat)
-    held = gc.get_referents(value) if not is_array(value) else []
-    attributes = getattr(value, "__dict__", None)  # Python makes this dict, a level more, where somebody asks for it
-    held += attributes.values() if type(attributes) is dict else ()
-    return any(isinstance(v, Traced) or (depth > 0 and _holds_traced(v, depth - 1)) for v in held)

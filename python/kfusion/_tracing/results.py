@@ -1,0 +1,135 @@
+"""What a traced function returns: outputs of its graph, what it made of sizes, and constants, each in its place."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._graph.number import read
+from .._graph.reach import reached
+from .._graph.sizes import is_size
+from .._graph.source import trace_error
+from .._graph.structure import ATOMS, Constant, Fresh, Slot, copied, may_hold_results, walk
+from .._graph.tracer import Tracer
+from .._graph.values import Traced, Written
+from .._spec import is_array
+from . import dtype_names, numpy_stored, torch_complex
+
+
+class Results:
+    """The outputs of a trace, by name, as `places` meets them.
+
+    Args:
+        tracer: of the function.
+        written: what it writes to.
+        outside: gives what the function had before it was called, and whether that is all.
+    """
+
+    def __init__(
+        self, tracer: Tracer, written: Sequence[Written], outside: Callable[[], tuple[list[Any], bool]]
+    ) -> None:
+        self.outputs: list[tuple[str, Traced]] = []
+        self._tracer = tracer
+        self._written = written
+        self._outside = functools.cache(outside)
+
+    def places(self, returned: Any) -> Any:
+        """The result with a `Slot`, `Fresh` or `Constant` in the place of what calls put there."""
+        return walk(returned, self._place, enters=lambda value: may_hold_results(value) and self._holds_parts(value))
+
+    def _place(self, path: str, leaf: Any) -> Any:
+        if is_array(leaf) and (known := self._tracer.stand_in(leaf)) is not None:
+            leaf = known
+        if type(leaf) is numpy_stored.Stored:
+            return self._slot(path, *numpy_stored.result(leaf))
+        if dtype_names.is_complex(leaf):
+            return self._slot(path, *torch_complex.returned(leaf))
+        if isinstance(leaf, Traced):
+            for i, w in enumerate(self._written):
+                if leaf is w.value:  # the argument itself comes back
+                    return Slot(i - len(self._written))
+            return self._slot(path, leaf)
+        if type(leaf) in ATOMS or is_size(leaf):
+            return leaf
+        return self._array(leaf) if is_array(leaf) and leaf.dtype != object else self._other(leaf)
+
+    def _slot(self, path: str, value: Traced, convert: Callable[[Any], Any] | None = None) -> Slot:
+        self.outputs.append((path, value))
+        return Slot(len(self.outputs) - 1, convert)
+
+    def _array(self, array: Any) -> Any:
+        """An array of no traced values. Callers may write to one that the function makes."""
+        recorded = self._tracer.recorded
+        if recorded is not None and recorded.is_made_of_sizes(array):
+            place = recorded.register_of(array)
+            return Fresh(place) if self._tracer.is_made(array) else Constant(place)
+        if recorded is not None and not (recorded.is_constant(array) or self._is_outside(array)):
+            raise recorded.failed()
+        return Fresh(array) if self._is_made(array) else array
+
+    def _is_made(self, array: Any) -> bool:
+        """Whether eager code would make the array anew in each call."""
+        if self._tracer.is_made(array):
+            return True
+        is_mutable = hasattr(array, "flags") or getattr(array, "requires_grad", None) is False  # NumPy's, torch's
+        return is_mutable and not self._is_outside(array)
+
+    def _is_outside(self, value: Any) -> bool:
+        """Whether the function had the object, or an array whose memory it shares, before it was called."""
+        found, is_all = self._outside()
+        if not is_all or any(value is known for known in found):
+            return True
+        return is_array(value) and any(_shares_memory(value, known) for known in found if is_array(known))
+
+    def _other(self, leaf: Any) -> Any:
+        held, is_all = reached([leaf])
+        if any(isinstance(v, Traced) for v in held):
+            what = f"{self._tracer.name} returns what it computes within a value of type {type(leaf).__name__}"
+            raise trace_error(
+                what, "return arrays, or tuples, lists, dicts and dataclasses of arrays, and make the rest outside", ""
+            )
+        if self._tracer.recorded is not None and (not is_all or any(map(self._is_sized, held))):
+            raise self._tracer.recorded.failed()
+        if is_all and self._changes(leaf, held):
+            return self._copied(leaf)
+        return Constant(leaf) if may_hold_results(leaf) else read(leaf)
+
+    def _changes(self, leaf: Any, held: Sequence[Any]) -> bool:
+        """Whether what callers do with an object that the function makes would be seen by the next call."""
+        is_used_up = hasattr(type(leaf), "__next__") and not self._is_outside(leaf)
+        return is_used_up or any(is_array(v) and self._is_made(v) for v in held)
+
+    def _copied(self, leaf: Any) -> Fresh:
+        try:
+            return Fresh(copied(leaf))
+        except Exception:
+            what = f"{self._tracer.name} returns a {type(leaf).__name__} that it makes, of which calls have no copies"
+            raise trace_error(what, "return a list, a tuple or arrays", "") from None
+
+    def _holds_parts(self, value: Any) -> bool:
+        """Whether an object holds what each call makes."""
+        return any(map(self._is_part, reached([value])[0]))
+
+    def _is_part(self, value: Any) -> bool:
+        return isinstance(value, Traced) or self._is_sized(value) or (is_array(value) and self._is_made(value))
+
+    def _is_sized(self, value: Any) -> bool:
+        return self._tracer.recorded is not None and self._tracer.recorded.is_made_of_sizes(value)
+
+
+def _shares_memory(x: Any, y: Any) -> bool:
+    """Whether arrays on the CPU lie in the same memory, of whatever library they are."""
+    first, end = _span(x)
+    start, last = _span(y)
+    return first < last and start < end
+
+
+def _span(array: Any) -> tuple[int, int]:
+    """The addresses of its memory."""
+    if hasattr(array, "untyped_storage"):
+        storage = array.untyped_storage()
+        return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+    return np.lib.array_utils.byte_bounds(array) if isinstance(array, np.ndarray) else (id(array), id(array) + 1)
