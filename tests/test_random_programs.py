@@ -13,7 +13,8 @@ from host_cuda import HAVE_COMPILER
 from kfusion import _core
 from kinds import HAVE_GPU
 from programs.checks import H200, Runner, check_gain, check_groups, poisoned
-from programs.drawing import GRAD_PROFILES, PROFILES, Seeded, draw_program
+from programs.drawing import CALL_PROFILES, GRAD_PROFILES, PROFILES, Seeded, draw_program
+from programs.forms import Form
 from programs.program import Program, Step
 from programs.values import Value
 from random_programs import Checked, check_programs, shrunk
@@ -38,6 +39,48 @@ def test_gradients_of_programs(share, seed):
     pytest.importorskip("torch")
     each = len(GRAD_PROFILES) // 4 + 1
     assert_none(check_programs("grad", seed, range(share * each, (share + 1) * each)), seed, "grad")
+
+
+@pytest.mark.parametrize("share", range(4))
+def test_calls_of_programs(share, seed):
+    """Of each profile twice; `--backend calls` checks any number."""
+    pytest.importorskip("torch")
+    each = len(CALL_PROFILES) // 2 + 1
+    assert_none(check_programs("calls", seed, range(share * each, (share + 1) * each)), seed, "calls")
+
+
+ENLARGED = Program([np.ones((3, 4))], [Step("negative", (0,))], [1], Form("dict", "list", (("rows", 0), ("arange", 0))))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda x, calls: None, None),
+        (lambda x, calls: x.pop("a") if calls == 2 else None, "KeyError|zip"),
+        (lambda x, calls: np.negative(x["a"], x["a"]) if calls == 2 else None, "an argument has changed"),
+        (lambda x, calls: calls == 2, "result 1"),
+    ],
+)
+def test_calls_that_are_wrong(monkeypatch, spoil, message):
+    """An argument that is changed, and results of an earlier call."""
+    from programs import call_checks
+
+    calls = []
+
+    def wrong(function):
+        def called(held):
+            calls.append(held)
+            result = function(held)
+            return [result[0], 3, result[2]] if spoil(held, len(calls)) is True else result
+
+        return called
+
+    monkeypatch.setattr(call_checks.kf, "fuse", wrong)
+    if message is None:
+        call_checks.CallRunner().check(ENLARGED)
+        return
+    with pytest.raises((AssertionError, KeyError, ValueError), match=message):
+        call_checks.CallRunner().check(ENLARGED)
 
 
 def test_a_gradient_that_is_wrong(monkeypatch):

@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.runs import facts as run_facts
 from programs.checks import RUNNERS, Runner, TextRunner, error_of, threads
-from programs.drawing import GRAD_PROFILES, PROFILES, Seeded, draw_program
+from programs.drawing import CALL_PROFILES, GRAD_PROFILES, PROFILES, Seeded, draw_program
 from programs.program import Program
 
-CHUNK = {"cpu": 100, "text": 20, "gpu": 20, "grad": 50}
-TRIES = {"cpu": 400, "text": 30, "gpu": 100, "grad": 200}  # programs that shrinking looks at
+CHUNK = {"cpu": 100, "text": 20, "gpu": 20, "grad": 50, "calls": 50}
+TRIES = {"cpu": 400, "text": 30, "gpu": 100, "grad": 200, "calls": 200}  # programs that shrinking looks at
 THOROUGH = 10  # one program in so many
 
 
@@ -77,11 +77,11 @@ def message_of(error: Exception) -> str:
 
 def program_of(runner: Runner, backend: str, seed: int, number: int, profile: str | None = None) -> tuple[str, Program]:
     """The program, the first one that says something, and the name of its profile. Products are the array library's."""
-    profiles = GRAD_PROFILES if backend == "grad" else PROFILES
+    profiles = {"grad": GRAD_PROFILES, "calls": CALL_PROFILES}.get(backend, PROFILES)
     some = [
         p
         for p in profiles
-        if profile in (None, p.name) and (backend in ("cpu", "grad") or p.name not in ("products", "calls"))
+        if profile in (None, p.name) and (backend not in ("text", "gpu") or p.name not in ("products", "calls"))
     ]
     chosen = some[number % len(some)]
     for attempt in itertools.count():
@@ -104,6 +104,8 @@ def smaller(p: Program) -> Iterator[Program]:
             outputs = list(dict.fromkeys(instead.get(o, o) for o in p.outputs))
             if all(o >= n for o in outputs):
                 yield replace(p, steps=steps, outputs=outputs)
+    if p.form is not None:
+        yield from (replace(p, form=form) for form in p.form.smaller())
     if any(not x.flags.c_contiguous for x in p.inputs):
         yield replace(p, inputs=[x.copy("C") for x in p.inputs])
 
@@ -153,10 +155,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--programs", type=int, default=2000, help="how many (2000)")
     parser.add_argument("--seed", type=int, help="a new one where none is given")
     parser.add_argument("--only", type=int, help="the number of the only program to check")
-    names = dict.fromkeys(p.name for p in PROFILES + GRAD_PROFILES)
+    names = dict.fromkeys(p.name for p in PROFILES + GRAD_PROFILES + CALL_PROFILES)
     parser.add_argument("--profile", choices=names, help="only programs of this kind")
     parser.add_argument(
-        "--backend", choices=list(RUNNERS), default="cpu", help="text: CUDA on the host; grad: gradients"
+        "--backend",
+        choices=list(RUNNERS),
+        default="cpu",
+        help="text: CUDA on the host; grad: gradients; calls: with other sizes, of containers",
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (as many as CPU cores)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where a summary goes, while it runs as well")

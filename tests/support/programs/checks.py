@@ -293,4 +293,13 @@ def _grad_runner() -> Runner:
     return GradRunner()
 
 
-RUNNERS: dict[str, Callable[[], Runner]] = {"cpu": Runner, "text": TextRunner, "gpu": GpuRunner, "grad": _grad_runner}
+def _call_runner() -> Runner:
+    from .call_checks import CallRunner  # likewise
+
+    return CallRunner()
+
+
+RUNNERS: dict[str, Callable[[], Runner]] = {
+    **{"cpu": Runner, "text": TextRunner, "gpu": GpuRunner},
+    **{"grad": _grad_runner, "calls": _call_runner},
+}

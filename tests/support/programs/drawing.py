@@ -13,8 +13,10 @@ import numpy as np
 
 from kinds import np_dtype
 
+from .forms import ARGUMENTS, EXTRAS, RESULTS, Form
 from .operations import COMPARISONS, FUNCTIONS
 from .program import Program, Step, value_of
+from .sized import SIZED
 from .values import FLOATS, HALF, Unfit, Value
 
 
@@ -48,6 +50,7 @@ class Profile:
     whole: bool = False  # inputs are small integers
     layers: int = 0  # each made of the one or two before it, and all of them needed
     bases: tuple[tuple[int, int], ...] = ()  # the extents that shapes are made of, other than those of all profiles
+    forms: bool = False  # arguments and results are in containers, beside what is made of sizes
 
 
 def many(**counts: int) -> tuple[str, ...]:
@@ -105,6 +108,9 @@ def in_float64(profile: Profile) -> Profile:
 
 # Of programs whose gradients are compared; what rounds to half types has none that are exact.
 GRAD_PROFILES = tuple(in_float64(p) for p in (*PROFILES, _TRAINING) if "round" not in p.kinds)
+_FEW = ((4, 8), (3, 5), (7, 11), (2, 3), (6, 1), (1, 6), (8, 8), (16, 64))
+_SIZED = Profile("sizes", many(sized=4, unary=2, binary=3, reduce=1, scale=1), ("float64",), ("float64",), (1, 6))
+CALL_PROFILES = tuple(replace(p, forms=True, bases=_FEW) for p in (_SIZED, *GRAD_PROFILES))
 
 
 class Drawing:
@@ -183,6 +189,15 @@ class Drawing:
     def step(self) -> None:
         """A step or two, or none where what was drawn does not fit."""
         getattr(self, "_" + self.c.one_of(self.profile.kinds))()
+
+    def _sized(self) -> None:
+        self.push(self.c.one_of(list(SIZED)), [self.pick()])
+
+    def form(self) -> Form:
+        """How the program is called."""
+        arrays = [i for i, x in enumerate(self.program.inputs) if x.ndim]
+        extras = [(self.c.one_of(list(EXTRAS)), self.c.one_of(arrays)) for _ in range(self.c.integer(0, 3))]
+        return Form(self.c.one_of(list(ARGUMENTS)), self.c.one_of(list(RESULTS)), tuple(extras))
 
     def _unary(self) -> None:
         functions = ["negative", "absolute", "tanh", "sin", "square", "exp", "cos", "arctan", "relu", "sqrt"]
@@ -477,13 +492,19 @@ def draw_program(c: Choices, profile: Profile, bases: Sequence[tuple[int, int]] 
     if drawing.profile.layers:
         drawing.layers()
         drawing.program.outputs = [len(drawing.values) - 1]
-        return drawing.program
+    else:
+        draw_steps(drawing)
+    if profile.forms:
+        drawing.program.form = drawing.form()
+    return drawing.program
+
+
+def draw_steps(drawing: Drawing) -> None:
+    """As many as the profile says, and results."""
     low, high = drawing.profile.steps
-    wanted = c.integer(low, high) * (3 if drawing.flag(12) else 1)
-    for _ in range(wanted):
+    for _ in range(drawing.c.integer(low, high) * (3 if drawing.flag(12) else 1)):
         with contextlib.suppress(Unfit):
             drawing.step()
     while not drawing.program.steps:
         drawing.push("slice", [0], ())
     drawing.program.outputs = drawing.outputs()
-    return drawing.program

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import kfusion as kf
 
-from . import writing
+from . import sized, writing
 from .program import NUMPY, Language
 
 
@@ -73,6 +73,7 @@ def _reduction(name: str, more: str = "") -> Any:
 
 
 _OTHERS: dict[str, Any] = {
+    **sized.IN_TORCH,
     **{f: f"F.{f}({{0}})" for f in ("silu", "gelu", "softplus")},
     **{f: f"torch.{f}({{0}})" for f in ("sigmoid", "relu")},
     "divide": "{0}.double() / {1}",

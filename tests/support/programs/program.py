@@ -14,11 +14,13 @@ import ml_dtypes  # noqa: F401  # numpy.dtype("bfloat16")
 import numpy as np
 
 from . import writing
+from .forms import Box, Form
 from .operations import MAPS
 from .reductions import REDUCTIONS
+from .sized import SIZED
 from .values import MAX_ELEMENTS, Unfit, Value
 
-OPERATIONS = {**MAPS, **REDUCTIONS}
+OPERATIONS = {**MAPS, **REDUCTIONS, **SIZED}
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,11 @@ class Language:
     texts: Mapping[str, str | Callable[..., str]]
     functions: tuple[Callable[..., Any], ...]
 
+    @property
+    def name(self) -> str:
+        """By which texts know the library."""
+        return self.imports[0].split()[-1]
+
     def line(self, step: Step, names: Sequence[str]) -> str:
         text = self.texts[step.op]
         arguments = [names[a] for a in step.arguments]
@@ -55,11 +62,13 @@ NUMPY = Language(
 
 @dataclass
 class Program:
-    """`inputs` are arrays of their dtypes, laid out anyhow; values are numbered: the inputs, then a step each."""
+    """`inputs` are arrays of their dtypes, laid out anyhow; values are numbered: the inputs, then a step each. With a
+    `form` it is a function of one argument that holds the arrays."""
 
     inputs: list[np.ndarray]
     steps: list[Step] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
+    form: Form | None = None
 
     def input_values(self) -> list[Value]:
         wide = {"b": np.bool_, "i": np.int64}
@@ -84,19 +93,21 @@ class Program:
             lines.append(f"    {name} = {language.line(step, names)}")
         results = ", ".join(names[i] for i in self.outputs)
         comma = "," if len(self.outputs) == 1 else ""
-        return "\n".join(
-            [f"def f({', '.join(names[: len(self.inputs)])}):", *lines, f"    return {results}{comma}", ""]
-        )
+        given = names[: len(self.inputs)]
+        plain = "\n".join([f"def f({', '.join(given)}):", *lines, f"    return {results}{comma}", ""])
+        return plain if self.form is None else f"{plain}\n\n{self.form.source(given, len(self.outputs), language.name)}"
 
-    def function(self, language: Language = NUMPY) -> Callable[..., Any]:
-        scope: dict[str, Any] = {f.__name__: f for f in language.functions}
+    def function(self, language: Language = NUMPY, scope: dict[str, Any] | None = None) -> Callable[..., Any]:
+        """What the text defines; `scope` are names that it may use, and gets those that it defines."""
+        scope = {} if scope is None else scope
+        scope |= {f.__name__: f for f in (*language.functions, Box)}
         exec("\n".join([*language.imports, self.source(language)]), scope)
-        return scope["f"]
+        return scope["f" if self.form is None else "called"]
 
     def needed(self) -> Program:
         """Without the steps and inputs that no result needs."""
         n = len(self.inputs)
-        used = set(self.outputs)
+        used = set(self.outputs) | ({i for _, i in self.form.extras} if self.form else set())
         for i in reversed(range(len(self.steps))):
             if n + i in used:
                 used.update(self.steps[i].arguments)
@@ -104,7 +115,8 @@ class Program:
         moved = {old: new for new, old in enumerate(kept)}
         steps = [self.steps[i - n] for i in kept if i >= n]
         steps = [replace(s, arguments=tuple(moved[a] for a in s.arguments)) for s in steps]
-        return Program([self.inputs[i] for i in kept if i < n], steps, [moved[o] for o in self.outputs])
+        form = self.form and self.form.renumbered(moved)
+        return Program([self.inputs[i] for i in kept if i < n], steps, [moved[o] for o in self.outputs], form)
 
     def reproducer(self) -> str:
         """A script of its own."""

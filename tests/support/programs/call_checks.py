@@ -1,0 +1,153 @@
+"""Calls of programs as users make them: NumPy's and torch's functions of containers, with several sizes, with and
+without gradients, by one fused function each, whose results are written to before the next call."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+import kfusion as kf
+
+from . import forms
+from .checks import Runner
+from .grad_checks import one_thread, tensor
+from .in_torch import TORCH
+from .program import NUMPY, Language, Program
+from .values import Unfit, Value
+
+GROWTH = (lambda n: n, lambda n: n + 3, lambda n: 2 * n + 1, lambda n: n + 1, lambda n: n)
+GRADIENTS = (True, True, False, True, True)  # of torch's calls
+
+
+def resized(program: Program, grow: Callable[[int], int]) -> Program:
+    """With another extent wherever an input has the one of the first axis of the first."""
+    extent = program.inputs[0].shape[0] if program.inputs[0].ndim else 1
+
+    def other(x: np.ndarray) -> np.ndarray:
+        shape = tuple(grow(n) if n == extent else n for n in x.shape)
+        if shape == x.shape:
+            return x
+        order = "C" if x.flags.c_contiguous or not x.flags.f_contiguous else "F"
+        return np.asarray(np.resize(np.ascontiguousarray(x), shape), order=order)
+
+    return dataclasses.replace(program, inputs=[other(x) for x in program.inputs])
+
+
+def values_of(program: Program) -> list[Value] | None:
+    """Of its results; None where it says nothing of such inputs."""
+    try:
+        computed = program.values()
+    except (Unfit, ValueError, IndexError):
+        return None
+    return [computed[o] for o in program.outputs]
+
+
+def require_same(got: Any, want: Any, what: str, error: float = 0.0) -> None:
+    """That two results are of the same classes, and equal, arrays within an error. Those of NumPy's without axes are
+    scalars."""
+    if isinstance(want, np.ndarray) and not want.shape:
+        want = want[()]
+    assert type(got) is type(want), f"{what} is of {type(got).__name__}, not {type(want).__name__}"
+    if isinstance(want, (tuple, list)):
+        assert len(got) == len(want), f"{what}: {len(got)} items, not {len(want)}"
+        for i, (g, w) in enumerate(zip(got, want, strict=True)):
+            require_same(g, w, f"{what}.{i}", error)
+    elif isinstance(want, (torch.Tensor, np.ndarray, np.generic)):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape), f"{what}: {got.dtype} {got.shape}, not {want.shape}"
+        if torch.is_grad_enabled():  # else torch's views say what their arguments do
+            assert getattr(got, "requires_grad", None) == getattr(want, "requires_grad", None), f"{what}: requires_grad"
+        g, w = (np.asarray(x.detach() if isinstance(x, torch.Tensor) else x, np.float64) for x in (got, want))
+        assert np.allclose(g, w, 0, error, equal_nan=True), f"{what}: {g} is not {w}"
+    elif dataclasses.is_dataclass(want):
+        require_same(list(vars(got).values()), list(vars(want).values()), what, error)
+    else:
+        assert got == want, f"{what}: {got!r} is not {want!r}"
+
+
+def require_as_before(held: Any, arrays: Sequence[Any], before: Sequence[bytes], form: forms.Form) -> None:
+    """That a call has left its argument as it was."""
+    assert [np.asarray(x.detach() if isinstance(x, torch.Tensor) else x).tobytes() for x in arrays] == list(before), (
+        "an argument has changed"
+    )
+    now = vars(held) if isinstance(held, (forms.Held, forms.Box)) else held
+    fresh = form.held(arrays)
+    for one, other in zip(_leaves(now), _leaves(vars(fresh) if now is not held else fresh), strict=True):
+        assert one is other, "an argument holds something else"
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (tuple, list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def spoil(value: Any, named: Any) -> None:
+    """Writes to the arrays of a result, but to those that the function has named."""
+    for x in [value] if not isinstance(value, (tuple, list)) else value:
+        if isinstance(x, np.ndarray) and x.flags.writeable and not np.shares_memory(x, named):
+            x[...] = 77
+        elif isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() != named.untyped_storage().data_ptr():
+            x.detach().fill_(77)
+
+
+class CallRunner(Runner):
+    """One fused function of NumPy's arrays and one of torch's tensors, called again and again."""
+
+    def says_something(self, program: Program) -> bool:
+        return values_of(program) is not None and all(x.dtype.itemsize == 8 or x.dtype == bool for x in program.inputs)
+
+    def script(self, program: Program) -> str:
+        """Both functions, and their calls, not fused and fused."""
+        lines = ["import kfusion as kf", "import numpy as np", "import torch", "from torch.nn import functional as F"]
+        lines += ["from dataclasses import dataclass", "from typing import Any"]
+        for language in (NUMPY, TORCH):
+            source = program.source(language)
+            lines += [*language.called_in(source), inspect.getsource(forms.Box), source]
+        return "\n".join([*lines, *program.written_inputs(), f"# {program.form}"])
+
+    def check(self, program: Program, *, thorough: bool = False) -> None:
+        with one_thread():
+            for language, make in ((NUMPY, _array), (TORCH, tensor)):
+                self._check_in(language, make, program)
+
+    def _check_in(self, language: Language, make: Callable[[np.ndarray], Any], program: Program) -> None:
+        scope: dict[str, Any] = {"Box": forms.Box, "SimpleNamespace": SimpleNamespace}
+        function = program.function(language, scope)
+        fused = kf.fuse(function)
+        for number, (grow, gradients) in enumerate(zip(GROWTH, GRADIENTS, strict=True)):
+            sized = resized(program, grow)
+            if (values := values_of(sized)) is not None:
+                what = f"{language.imports[0].split()[1]}, call {number}"
+                with torch.set_grad_enabled(gradients and language is TORCH):
+                    self._check_call(function, fused, sized, values, make, what, scope["TABLE"])
+
+    def _check_call(
+        self, function: Any, fused: Any, program: Program, values: Sequence[Value], make: Any, what: str, named: Any
+    ) -> None:
+        assert program.form is not None
+        arrays = [make(x) for x in program.inputs]
+        try:
+            want = program.form.items(function(program.form.held([make(x) for x in program.inputs])))
+        except (ValueError, RuntimeError, IndexError, TypeError):  # constants of the text that do not fit
+            return
+        before = [x.tobytes() for x in program.inputs]
+        held = program.form.held(arrays)
+        got = program.form.items(fused(held))
+        require_as_before(held, arrays, before, program.form)
+        assert len(got) == len(want), f"{what}: {len(got)} items, not {len(want)}"
+        for i, (g, w) in enumerate(zip(got, want, strict=True)):
+            error = 2 * values[i].error + 1e-13 * values[i].top if i < len(values) else 0.0
+            require_same(g, w, f"{what}, result {i}", error)
+        spoil(got, named)
+
+
+def _array(x: np.ndarray) -> np.ndarray:
+    return x.copy("K") if x.flags.c_contiguous or x.flags.f_contiguous else x
