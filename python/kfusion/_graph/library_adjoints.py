@@ -138,11 +138,18 @@ class OfCall(NamedTuple):
             wanted = [given[i] for i in self.arguments]
             found: Sequence[Any] = [None] * len(wanted)
             if pairs:
-                results, theirs = zip(*pairs, strict=True)
+                results, theirs = zip(*((y, _lying_as(y, g)) for y, g in pairs), strict=True)
                 found = torch.autograd.grad(results, wanted, theirs, allow_unused=True)
         made = [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
         made = [_arrays.apart(g, arrays) for g in made]  # some give what they get, such as cumsum of one element
         return [g.permute(self.order) if self.order and g.ndim == len(self.order) else g for g in made]
+
+
+def _lying_as(result: Any, gradient: Any) -> Any:
+    """The gradient in the result's order in memory: some of torch's kernels take no other, and do not say so."""
+    if gradient.stride() == result.stride() or not result.is_cuda:
+        return gradient
+    return sys.modules["torch"].empty_like(result, dtype=gradient.dtype).copy_(gradient)
 
 
 class OfAttention(NamedTuple):

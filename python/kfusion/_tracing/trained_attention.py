@@ -5,6 +5,7 @@ Its gradients read these and the result, so that a backward pass does not comput
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -60,33 +61,22 @@ class Attention:
 
     def __call__(self, query: Any, key: Any, value: Any) -> list[Any]:
         """Of tensors."""
-        aten = sys.modules["torch"].ops.aten
-        given = query, key, value = tuple(map(_of_dense_rows, (query, key, value)))
-        if not query.is_cuda:
-            made = aten._scaled_dot_product_flash_attention_for_cpu(*given, 0.0, self._causal, scale=self._scale)
-        elif self._is_cudnns(*given):
-            made = aten._scaled_dot_product_cudnn_attention(
-                *given, None, True, 0.0, self._causal, False, scale=self._scale
-            )
-        else:
-            made = aten._scaled_dot_product_flash_attention(*given, 0.0, self._causal, False, scale=self._scale)
+        made = self._forward(*self._given(query, key, value))
         seen = made[0].permute(_HEADS_BEHIND), made[1].reshape(query.shape[:3])
         return [t.detach() for t in seen]  # as no views: autograd asks more of these
 
     def gradients(self, query: Any, key: Any, value: Any, result: Any, sums: Any, gradient: Any) -> Sequence[Any]:
         """Of tensors, for all three; the result and its gradient are as `__call__` gives it, and so are these."""
         torch = sys.modules["torch"]
-        aten, given = torch.ops.aten, tuple(map(_of_dense_rows, (query, key, value)))
-        query, key, value = given
-        result, gradient = result.permute(_HEADS_BEHIND), gradient.permute(_HEADS_BEHIND)
+        aten, given = torch.ops.aten, self._given(query, key, value)
+        result, gradient = (_of_dense_rows(x.contiguous()).permute(_HEADS_BEHIND) for x in (result, gradient))
         ends = 0.0, self._causal
+        rows, keys = query.shape[2], key.shape[2]
         if not query.is_cuda:
             made = aten._scaled_dot_product_flash_attention_for_cpu_backward(
                 gradient, *given, result, sums, *ends, scale=self._scale
             )
-            return [g.permute(_HEADS_BEHIND) for g in made]
-        rows, keys = query.shape[2], key.shape[2]
-        if self._is_cudnns(*given):
+        elif self._is_cudnns(*given):
             unread = torch.empty((), dtype=torch.int64, device=query.device)  # of dropout
             made = aten._scaled_dot_product_cudnn_attention_backward(
                 gradient, *given, result, sums.unsqueeze(-1), unread, unread, None, None, None, rows, keys, *ends,
@@ -99,6 +89,24 @@ class Attention:
             )
         return [g.permute(_HEADS_BEHIND) for g in made]
 
+    def _given(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
+        """As torch's kernels read them, and so that torch's result lies in memory as ours: its backward kernels take
+        results and gradients of no other order than its forward kernels give, which is that of the queries.
+        """
+        query, key, value = map(_of_dense_rows, (query, key, value))
+        layouts = ((tuple(x.shape), x.stride(), x.dtype) for x in (query, key, value))
+        if query.is_cuda and not _gives_heads_behind(self._is_cudnns(query, key, value), *layouts):
+            query = query.permute(_HEADS_BEHIND).contiguous().permute(_HEADS_BEHIND)
+        return query, key, value
+
+    def _forward(self, *given: Any) -> Sequence[Any]:
+        """What torch's own function gives, by the kernels that it would take."""
+        if given[0].is_cuda:
+            return _of_gpu(self._is_cudnns(*given), given, self._causal, self._scale)
+        run = sys.modules["torch"].ops.aten._scaled_dot_product_flash_attention_for_cpu
+        made: Sequence[Any] = run(*given, 0.0, self._causal, scale=self._scale)
+        return made
+
     def _is_cudnns(self, query: Any, key: Any, value: Any) -> bool:
         """Whether torch would take cuDNN's kernels."""
         choice = sys.modules["torch"]._fused_sdp_choice
@@ -109,3 +117,21 @@ def _of_dense_rows(x: Any) -> Any:
     """x, copied where torch's kernels, which its own function chooses by this, would read something else."""
     is_dense = x.stride(-1) == 1 and (not x.is_cuda or not (x.data_ptr() % 16 or any(s % 8 for s in x.stride()[:-1])))
     return x if is_dense else x.contiguous()
+
+
+def _of_gpu(is_cudnns: bool, given: Sequence[Any], causal: bool, scale: float | None) -> Sequence[Any]:
+    aten = sys.modules["torch"].ops.aten
+    made: Sequence[Any] = (
+        aten._scaled_dot_product_cudnn_attention(*given, None, True, 0.0, causal, False, scale=scale)
+        if is_cudnns
+        else aten._scaled_dot_product_flash_attention(*given, 0.0, causal, False, scale=scale)
+    )
+    return made
+
+
+@functools.lru_cache(maxsize=1024)
+def _gives_heads_behind(is_cudnns: bool, *layouts: tuple[Any, Any, Any]) -> bool:
+    """Whether torch gives heads behind positions, in C order: it says so for tensors without data."""
+    empty = sys.modules["torch"].empty_strided
+    given = [empty(shape, strides, dtype=dtype, device="meta") for shape, strides, dtype in layouts]
+    return bool(_of_gpu(is_cudnns, given, False, None)[0].permute(_HEADS_BEHIND).is_contiguous())
