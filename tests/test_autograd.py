@@ -621,3 +621,62 @@ def test_results_that_go_past_the_cache(name: str, shape: tuple[int, int]) -> No
         assert torch.equal(y, fused(x))
     want = torch.autograd.grad(LARGE[name](x), x, g)
     torch.testing.assert_close(torch.autograd.grad(y, x, g), want, rtol=1e-4, atol=1e-4)
+
+
+def _without_grad(x: Any, y: Any) -> Any:
+    with torch.no_grad():
+        s = y.sum()
+    return x * s
+
+
+# Of y torch has no gradient, or one of zeros.
+USES_OF_Y: dict[str, Callable[..., Any]] = {
+    "none": lambda x, y: x * 2,
+    "its shape": lambda x, y: x.reshape(y.shape) * 2,
+    "detached": lambda x, y: x * y.detach(),
+    "under no_grad": _without_grad,
+    "in a comparison": lambda x, y: torch.where(y > 0, x, -x),
+    "as integers": lambda x, y: x * y.long() + (y.long() + 1).double() * x,
+    "a position": lambda x, y: x[y.argmax()] * x,
+    "in another result": lambda x, y: (x * 2, y * 3),
+    "sorted, for the positions": lambda x, y: x[y.sort()[1]],
+    "with what only compares": lambda x, y: x * torch.where((y > 0) & (y.isnan() | True), 1.0, 2.0),
+    "rounded": lambda x, y: x * y.round(),
+    "its sign": lambda x, y: x + y.sign(),
+    "times 0": lambda x, y: x + y * 0,
+    "to the power of 0": lambda x, y: x + y**0,
+    "in a library's call": lambda x, y: x + torch.cumsum(y, 0),
+    "in a library's call, detached": lambda x, y: x + torch.cumsum(y.detach(), 0),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_Y)
+def test_a_gradient_is_none_where_torchs_is(use: str) -> None:
+    """An optimizer moves and decays what has a gradient of zeros."""
+    f, found = USES_OF_Y[use], []
+    values = torch.randn(5, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    for function in (f, kf.fuse(f)):
+        x, y = (v.clone().requires_grad_() for v in values)
+        made = function(x, y)
+        (made[0] if isinstance(made, tuple) else made).sum().backward()
+        found.append((x.grad, y.grad))
+    for want, got in zip(*found, strict=True):
+        assert (want is None) == (got is None)
+        if want is not None:
+            torch.testing.assert_close(got, want)
+
+
+def test_parameters_that_a_module_does_not_use_have_no_gradients() -> None:
+    class Unused(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+            self.scale = torch.nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Any) -> Any:
+            return self.used(x) * self.scale.detach()
+
+    model = Unused()
+    kf.fuse(model)(torch.randn(3, 4)).sum().backward()
+    named = dict(model.named_parameters())
+    assert {n for n, p in named.items() if p.grad is not None} == {"used.weight", "used.bias"}

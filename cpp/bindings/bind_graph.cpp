@@ -347,6 +347,12 @@ Those of the candidates that gradients of the inputs need, for some gradients of
 
 Those of the outputs through which gradients reach some of the inputs.
 )");
+  c.def("reached", &grad::reached, py::arg("outputs"), py::arg("inputs"),
+        R"(reached(self, outputs, inputs)
+--
+
+For each of the inputs, whether gradients of some of the outputs reach it.
+)");
   c.def("replace", &grad::replace_values, py::arg("nodes"), py::arg("by"), R"(replace(self, nodes, by)
 --
 
@@ -370,8 +376,8 @@ Whether set_gradients has said of a node what its gradients are.
         R"(set_gradients(self, result, arguments, gradients, function='', number=0, flops=0)
 --
 
-Says what the gradients of a node are by each of arguments, whatever computes it: gradients, times that of a result
-without axes; or, without any, what the adjoint of the array library's function of that number gives.
+Says what the gradients of a node are by each of arguments, whatever computes it: gradients, times that of the result,
+which broadcasts to each argument; or, without any, what the adjoint of the array library's function of that number gives.
 )");
 }
 

@@ -246,7 +246,7 @@ class BackwardPass:
         turned: dict[int, tuple[int, ...]],
         named: tuple[int, ...],
         donated: tuple[int, ...] = (),
-    ) -> tuple[list[Any], dict[int, Any]]:
+    ) -> tuple[list[Any], dict[int, Any], bool]:
         tracer = _current()
         tracer.draw = self._seeds.of(tracer.draw)
         own: list[Traced] = []
@@ -277,12 +277,12 @@ class BackwardPass:
         known = [(y, g) for y, g in zip(results, cotangents, strict=True) if g is not None]
         pairs = [(tracer.lift(y, g._library), g) for y, g in known]
         params = self._captured(tracer, captured)
-        made = tracer.vjp([y for y, _ in pairs], [g for _, g in pairs], [*nodes, *params.values()])
+        reached, made = _gradients(tracer, [y for y, _ in pairs], [g for _, g in pairs], [*nodes, *params.values()])
         known_nodes = {nodes_again[k] if k >= 0 else tracer.node(results[-1 - k]): v for k, v in kept.items()}
         tracer.replace(list(known_nodes), list(known_nodes.values()))
-        made = [known_nodes.get(tracer.node(g), g) for g in made]
+        made = [g if g is None else known_nodes.get(tracer.node(g), g) for g in made]
         tracer.forget_writes()  # the forward pass has done them
-        return made[: len(nodes)], dict(zip(params, made[len(nodes) :], strict=True))
+        return made[: len(nodes)], dict(zip(params, made[len(nodes) :], strict=True)), reached
 
     def _captured(self, tracer: Tracer, wanted: Sequence[int]) -> dict[int, Traced]:
         """By id, the tensors of outside that gradients are wanted of."""
@@ -296,6 +296,18 @@ class BackwardPass:
                     f"kfusion.{self.__name__}: {what}: compute it of traced values, or under torch.no_grad()"
                 )
         return found
+
+
+def _gradients(
+    tracer: Tracer, results: Sequence[Traced], cotangents: Sequence[Traced], values: Sequence[Traced]
+) -> tuple[bool, list[Traced | None]]:
+    """Whether there are any, and as `Tracer.vjp`, None where torch has none: of what results do not depend on, or not
+    as numbers. Where there are none, the last is zeros: functions return arrays.
+    """
+    reached = tracer.reached(results, values)
+    wanted = [*reached[:-1], reached[-1] or not any(reached)]
+    made = iter(tracer.vjp(results, cotangents, [v for v, w in zip(values, wanted, strict=True) if w]))
+    return any(reached), [next(made) if w else None for w in wanted]
 
 
 def _requires_grad(array: Any) -> bool:
@@ -352,6 +364,8 @@ class _Node:
 
     def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
         """Of tensors, captured ones behind the arguments, None where none is wanted or there is none."""
+        if all(g is None for g in gradients):
+            return [None] * (self.count + len(self.captured))
         donated = self._donated(tensors)
         for known, version in self.versions:
             if (t := known()) is not None and t._version != version:
@@ -374,7 +388,9 @@ class _Node:
             made = self.passes.backward(
                 call, cotangents, asked, captured, self.computed, kept, self.turned, self.named, donated
             )
-        own, named = made.result if isinstance(made, Returned) else made
+        own, named, reached = made.result if isinstance(made, Returned) else made
+        if not reached:
+            return [None] * (first + len(self.captured))
         given = iter(own)
         return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]
 

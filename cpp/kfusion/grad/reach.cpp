@@ -6,6 +6,20 @@
 #include "kfusion/grad/vjp.hpp"
 
 namespace kfusion::grad {
+namespace {
+
+/// The nodes to which it hands them.
+const NodeIds& sources(const GraphBuilder& graph, NodeId id) {
+  const auto* rule = graph.gradients_of(id);
+  return rule ? rule->arguments : graph.graph()[id].arguments;
+}
+
+}  // namespace
+
+bool passes(const GraphBuilder& graph, NodeId id) {
+  const Node& n = graph.graph()[id];
+  return (is_float(n.dtype) || n.op == Op::library_call) && !graph.is_stopped(id);
+}
 
 std::vector<NodeId> needed_backward(const GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs,
                                     const std::vector<NodeId>& candidates) {
@@ -38,14 +52,23 @@ std::vector<NodeId> reaching(const GraphBuilder& graph, const NodeIds& outputs, 
   const Graph& g = graph.graph();
   std::vector<bool> reached(g.nodes.size());
   for (const NodeId id : inputs) reached[at(id)] = true;
-  for (NodeId id = 0; id < std::ssize(g.nodes); ++id) {
-    const bool passes = (is_float(g[id].dtype) || kind(g[id].op) == OpKind::kLibrary) && !graph.is_stopped(id);
-    if (passes && std::ranges::any_of(g[id].arguments, [&](NodeId a) { return reached[at(a)]; }))
+  for (NodeId id = 0; id < std::ssize(g.nodes); ++id)
+    if (passes(graph, id) && std::ranges::any_of(sources(graph, id), [&](NodeId a) { return reached[at(a)]; }))
       reached[at(id)] = true;
-  }
   std::vector<NodeId> found;
   for (const NodeId id : outputs)
     if (is_float(g[id].dtype) && reached[at(id)]) found.push_back(id);
+  return found;
+}
+
+std::vector<bool> reached(const GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs) {
+  std::vector<bool> reached(graph.graph().nodes.size());
+  for (const NodeId id : outputs) reached[at(id)] = is_float(graph.graph()[id].dtype);
+  for (auto id = static_cast<NodeId>(reached.size()); id-- > 0;)
+    if (reached[at(id)] && passes(graph, id))
+      for (const NodeId a : sources(graph, id)) reached[at(a)] = true;
+  std::vector<bool> found;
+  for (const NodeId id : inputs) found.push_back(reached[at(id)]);
   return found;
 }
 

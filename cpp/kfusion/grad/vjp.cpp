@@ -6,6 +6,7 @@
 #include "kfusion/error.hpp"
 #include "kfusion/grad/backward.hpp"
 #include "kfusion/grad/emitter.hpp"
+#include "kfusion/grad/reach.hpp"
 #include "kfusion/graph/shapes.hpp"
 
 namespace kfusion::grad {
@@ -65,10 +66,8 @@ Backward::Backward(GraphBuilder& graph, const NodeIds& outputs, const NodeIds& i
   wanted_.resize(at(end));
   for (const NodeId id : inputs) wanted_[at(id)] = true;
   for (NodeId id = 0; id < end; ++id) {
-    const Node& n = node(id);
-    // A result of a call is reached through the first one, whatever that is.
-    const bool passes = (is_float(n.dtype) || n.op == Op::library_call) && !b_.is_stopped(id);
-    if (passes && std::ranges::any_of(n.arguments, [&](NodeId a) { return wanted(a); })) wanted_[at(id)] = true;
+    const auto is_wanted = [&](NodeId a) { return wanted(a); };
+    if (passes(b_, id) && std::ranges::any_of(node(id).arguments, is_wanted)) wanted_[at(id)] = true;
   }
 }
 

@@ -133,7 +133,9 @@ class Tracer(Inputs):
         return made
 
     def with_gradients(self, result: Traced, values: Sequence[Traced], gradients: Sequence[Traced]) -> Traced:
-        """The same, an array without axes, whose gradients by values are `gradients`, whatever computes it."""
+        """The same, whose gradients by values, to which it broadcasts, are `gradients` times its own, whatever computes
+        it.
+        """
         made = self.itself(result)
         self._build("set_gradients", made, list(values), list(gradients))
         return made
@@ -188,6 +190,11 @@ class Tracer(Inputs):
         """Those of the candidates that the gradients of values need."""
         nodes = [list(map(self.node, listed)) for listed in (results, values)]
         return list(self._build("needed_backward", *nodes, candidates))
+
+    def reached(self, results: Sequence[Traced], values: Sequence[Traced]) -> list[bool]:
+        """For each of values, whether gradients of results reach it."""
+        nodes = [list(map(self.node, listed)) for listed in (results, values)]
+        return list(self._build("reached", *nodes))
 
     def are_apart(self, written: Sequence[Written], results: Sequence[Traced], values: Sequence[Traced]) -> bool:
         """Whether gradients of results by values neither read what is written to, nor are to pass through what is
