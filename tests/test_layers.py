@@ -10,7 +10,18 @@ import kfusion as kf
 
 PACKAGE = Path(kf.__file__).parent
 LAYERS = (
-    ("_core", "_arguments", "_donation", "_files", "_json", "_progress", "_schema", "_tables", "_user_code"),
+    (
+        "_core",
+        "_arguments",
+        "_donation",
+        "_engine_threads",
+        "_files",
+        "_json",
+        "_progress",
+        "_schema",
+        "_tables",
+        "_user_code",
+    ),
     ("_arrays", "_pictures", "_times", "_timing"),
     ("_spec", "_devices"),
     ("_graph",),

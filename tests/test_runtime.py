@@ -17,7 +17,7 @@ import pytest
 
 import kfusion as kf
 from kfusion import _core
-from kinds import forks_among_threads
+from kinds import HAVE_GPU, forks_among_threads
 
 pytestmark = pytest.mark.native
 
@@ -208,6 +208,21 @@ def work():
 for _ in range(4): threading.Thread(target=work, daemon=True).start()
 time.sleep({seconds})
 """)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not HAVE_GPU, reason="no GPU")
+def test_exit_right_after_a_backward_pass():
+    """torch's thread of a GPU gives up what a pass held after it has returned, for which it needs the interpreter."""
+    pytest.importorskip("torch")
+    program = """
+import torch, kfusion as kf
+f = kf.fuse(lambda x, w: torch.tanh(x @ w).sum())
+x, w = (torch.randn(64, 64, device="cuda", requires_grad=True) for _ in range(2))
+for _ in range(3): f(x, w).backward()
+"""
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        list(pool.map(run_python, [program] * 24))
 
 
 FORKS_WHILE = """
