@@ -161,6 +161,21 @@ py::class_<Kernel> text_class(py::module_& m, const char* name, const char* doc)
   return made;
 }
 
+/// Extents, strides in bytes and the offset in bytes of each matrix that the copy engine brings or takes away.
+template <class Kernel>
+py::list matrices_of(const Kernel& k) {
+  py::list all;
+  for (const codegen::BoxedMatrix& m : k.matrices()) {
+    if (m.box[0] == 1) continue;  // the place of none
+    py::tuple sizes(m.axes), strides(m.axes - 1);
+    for (int i = 0; i < m.axes; ++i) sizes[i] = m.sizes[i];
+    for (int i = 0; i + 1 < m.axes; ++i) strides[i] = m.strides_bytes[i];
+    all.append(py::make_tuple(sizes, strides, m.offset_bytes));
+  }
+  return all;
+}
+constexpr const char* kMatricesDoc = "(extents, strides in bytes, offset in bytes) of what the copy engine moves.";
+
 /// The same of kernels whose launch depends on nothing that a call brings.
 template <class Kernel>
 py::class_<Kernel> kernel_class(py::module_& m, const char* name, const char* doc) {
@@ -188,9 +203,11 @@ void bind_codegen(py::module_& m) {
         "arrays, as an H200 runs it. targets: for each output the input whose place it takes.\n");
   kernel_class<codegen::ContractionKernel>(m, "ContractionKernel",
                                            "A product and what follows it as CUDA C++ for tensor cores.")
+      .def_property_readonly("matrices", &matrices_of<codegen::ContractionKernel>, kMatricesDoc)
       .def("epilogue", &epilogue_of, py::arg("loads"), py::arg("stores"), py::arg("values") = std::vector<double>{},
            "epilogue(self, loads, stores, values=())\n--\n\nThe bytes of the generated struct's parameters.");
   kernel_class<codegen::AttentionKernel>(m, "AttentionKernel", "Attention as CUDA C++ for tensor cores.")
+      .def_property_readonly("matrices", &matrices_of<codegen::AttentionKernel>, kMatricesDoc)
       .def_property_readonly(
           "bounds",
           [](const codegen::AttentionKernel& k) {

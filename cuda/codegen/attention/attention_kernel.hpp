@@ -44,6 +44,8 @@ class AttentionKernel {
 
   const std::string& source() const { return source_; }
   const std::string& entry() const { return entry_; }
+  /// What the copy engine brings: queries, keys, values, what scores read by boxes.
+  const std::array<BoxedMatrix, 4>& matrices() const { return matrices_; }
   const Launch& launch() const { return launch_; }
   const AttentionCut& cut() const { return cut_; }
   const std::vector<Bound>& bounds() const { return bounds_; }  ///< of the keys that a query sees
@@ -61,7 +63,7 @@ class AttentionKernel {
   Launch launch_;
   AttentionCut cut_{};
   std::vector<Bound> bounds_;
-  std::array<BoxedMatrix, 4> matrices_;  ///< queries, keys, values, operand
+  std::array<BoxedMatrix, 4> matrices_;
   std::vector<std::int64_t> result_strides_;
   std::int64_t result_offset_bytes_ = 0;
   int operand_ = -1;  ///< the load of the scores that comes by boxes

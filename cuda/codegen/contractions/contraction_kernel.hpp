@@ -77,6 +77,9 @@ class ContractionKernel {
   };
   const std::vector<Sums>& sums_apart() const { return sums_apart_; }
 
+  /// What the copy engine brings and takes away, in the order of device::Contraction.
+  const std::vector<BoxedMatrix>& matrices() const { return matrices_; }
+
   std::size_t parameter_bytes() const { return bytes_; }
   /// Where the generated struct's own parameters begin among them.
   std::size_t epilogue_offset() const;
@@ -96,7 +99,7 @@ class ContractionKernel {
   std::string source_, entry_;
   Launch launch_;
   Tile tile_{};
-  std::vector<BoxedMatrix> matrices_;  ///< in the order of device::Contraction
+  std::vector<BoxedMatrix> matrices_;
   std::vector<std::int32_t> numbers_;
   std::vector<Epilogue> epilogues_;
   std::vector<Sums> sums_apart_;
