@@ -130,3 +130,63 @@ def test_points_of_the_table(name):
     f = kf.fuse(lambda *a: getattr(jax.numpy, name)(*a))
     got = jax.grad(lambda *a: f(*a).sum(), argnums=numbers)(*(jax.numpy.array([x]) for x in point))
     np.testing.assert_array_equal(np.concatenate(got), of_jax)
+
+
+def _bce(z, t):
+    import torch
+
+    return torch.nn.functional.binary_cross_entropy(torch.sigmoid(z), t, reduction="none")
+
+
+def _functional(name, **keywords):
+    return lambda *a: torchs(f"nn.functional.{name}")(*a, **keywords)
+
+
+# Functions of torch with clamps, margins and masks, and points at and beyond them: for each argument.
+AT_BOUNDS = {
+    "binary cross entropy of a sigmoid of 0 or 1": (_bce, [-800, -40, 0, 40, 800], [0, 0.3, 1]),
+    "binary cross entropy of tiny probabilities": (
+        _functional("binary_cross_entropy", reduction="none"),
+        [0, 1e-300, 1e-20, 1e-12, 0.5, 1 - 1e-15, 1],
+        [0, 0.3, 1],
+    ),
+    "gaussian_nll_loss below eps": (
+        _functional("gaussian_nll_loss", eps=1e-2),
+        [0, 1],
+        [0.5, -2],
+        [0, 1e-9, 1e-2, 0.5],
+    ),
+    "hinge_embedding_loss at the margin": (_functional("hinge_embedding_loss"), [-1, 0, 1, 2], [-1, 1]),
+    "margin_ranking_loss at the margin": (_functional("margin_ranking_loss", margin=1), [0, 1], [0, 1, 2], [-1, 1]),
+    "cosine_similarity of nothing": (_functional("cosine_similarity", dim=0), [0, 0], [0, 1]),
+}
+
+
+@pytest.mark.parametrize("case", AT_BOUNDS)
+def test_at_bounds(case):
+    f, *values = AT_BOUNDS[case]
+    points = np.array(list(itertools.product(*values)), float)
+    arrays = [np.ascontiguousarray(c) for c in points.T]
+    for got, want in zip(gradients(kf.fuse(f), arrays), gradients(f, arrays), strict=True):
+        assert (got is None) == (want is None)
+        if want is not None:
+            np.testing.assert_allclose(got, want, rtol=1e-8, atol=1e-12)
+
+
+REDUCTIONS = {
+    "max": lambda x: x.max(),
+    "min": lambda x: x.min(),
+    "amax": lambda x: x.amax(-1),
+    "prod": lambda x: x.prod(),
+    "prod of rows": lambda x: x.prod(-1),
+    "norm": lambda x: x.norm(p=INF),
+    "norm of rows": lambda x: x.norm(p=-INF, dim=-1),
+}
+
+
+@pytest.mark.parametrize("f", REDUCTIONS.values(), ids=REDUCTIONS)
+def test_reductions_of_nan_and_zeros(f):
+    for rows in ([[NAN, 1, NAN]], [[1, 1, -1]], [[NAN, 0, 2]], [[0, 0, 2]], [[INF, 0, 2]], [[INF, 1, -INF]]):
+        x = np.array(rows, float)
+        for got, want in zip(gradients(kf.fuse(f), [x]), gradients(f, [x]), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-9)

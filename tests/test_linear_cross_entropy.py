@@ -470,8 +470,23 @@ def test_gradients_by_a_rule() -> None:
     for arguments, gradients in [([x], [known, known]), ([seed], [known]), ([x, x], [known])]:
         with pytest.raises(ValueError, match="set_gradients: "):
             g.set_gradients(y, arguments, gradients)
-    with pytest.raises(ValueError, match=r"set_gradients: .*without axes"):
-        g.set_gradients(x, [x], [known])
+    with pytest.raises(ValueError, match=r"set_gradients: the result must broadcast"):
+        g.set_gradients(x, [seed], [seed])
+
+
+@pytest.mark.parametrize("of", ["elements", "rows"])
+def test_gradients_of_arrays_by_a_rule(of: str) -> None:
+    """Each element of an argument gets what its own element of the result does, or that of its row."""
+    g = _core.Graph()
+    x, known = g.input("x", (2, 3), "float64"), g.input("known", (2, 3), "float64")
+    y = g.map("exp", [x]) if of == "elements" else g.reduce("sum", x, [1], keepdims=True)
+    g.set_gradients(y, [x], [known])
+    seed = g.input("seed", g.shape(y), "float64")
+    (dx,), _ = g.vjp([y], [seed], [x])
+    g.set_outputs([("dx", dx)])
+    rng = np.random.default_rng(0)
+    given = [rng.standard_normal(g.shape(n)) for n in (x, known, seed)]
+    np.testing.assert_array_equal(_core.run_graph(g, given, "f")[0], given[1] * given[2])
 
 
 def test_numbers_of_each_call() -> None:

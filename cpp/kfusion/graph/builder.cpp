@@ -451,15 +451,19 @@ void GraphBuilder::stop_gradient(NodeId x) {
 }
 
 void GraphBuilder::set_gradients(GradientRule rule) {
-  const Node& y = argument(Op::reshape, rule.result);
+  const Extents of_result = argument(Op::reshape, rule.result).shape;
   const std::size_t count = rule.arguments.size();
-  if (!rule.gradients.empty() && (rule.gradients.size() != count || !y.shape.empty()))
-    throw ValueError("set_gradients: there must be a gradient for each argument, of a result without axes");
+  if (!rule.gradients.empty() && rule.gradients.size() != count)
+    throw ValueError("set_gradients: there must be a gradient for each argument");
   for (const NodeIds* ids : {&rule.arguments, &rule.gradients})
     for (const NodeId id : *ids) argument(Op::reshape, id);
-  for (std::size_t i = 0; i < rule.gradients.size(); ++i)
-    if (graph_[rule.gradients[i]].shape != graph_[rule.arguments[i]].shape)
+  for (std::size_t i = 0; i < rule.gradients.size(); ++i) {
+    const Extents& shape = graph_[rule.arguments[i]].shape;
+    if (graph_[rule.gradients[i]].shape != shape)
       throw ValueError("set_gradients: a gradient must have the shape of its argument");
+    if (kfusion::broadcast(of_result, shape) != shape)
+      throw ValueError("set_gradients: the result must broadcast to the shape of each argument");
+  }
   rules_.push_back(std::move(rule));
 }
 

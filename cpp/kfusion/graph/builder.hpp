@@ -89,7 +89,7 @@ class GraphBuilder {
   struct GradientRule {
     NodeId result = 0;
     NodeIds arguments;           ///< by which it has gradients
-    NodeIds gradients;           ///< of a result without axes: for each argument what the cotangent is multiplied with
+    NodeIds gradients;           ///< what the cotangent, broadcast to each argument, is multiplied with
     LibraryCallAttributes call;  ///< else the library's function that computes `result`, whose adjoint gives them
   };
   void set_gradients(GradientRule rule);

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._graph.sizes import broadcast_shapes
 from . import primitives as p
+from .views import astype, broadcast_to, full_like, squeeze
 
 
 def taken(x: Any) -> bool:
@@ -19,6 +21,37 @@ def taken(x: Any) -> bool:
 def unless(condition: Any, x: Any, instead: float = 0.0) -> Any:
     """x, of which nothing is used where the condition is true."""
     return p.where(condition, instead, x) if taken(x) else x
+
+
+def with_derivatives(y: Any, *derivatives: tuple[Any, Any]) -> Any:
+    """y, whose gradient by each x is g times its derivative, whatever computes y: pairs of both. Shapes broadcast: of
+    maps x to y's, of reductions y to x's.
+    """
+    if not taken(y):
+        return y
+    known = []
+    for x, derivative in derivatives:
+        shape = broadcast_shapes(x.shape, y.shape)
+        known.append([broadcast_to(astype(v, x._dtype), shape) for v in (x, derivative)])
+    return y._tracer.with_gradients(y, [x for x, _ in known], [d for _, d in known])
+
+
+def along_kept(function: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+    """function(axis) of x, whose reduced axes stay, with them or without."""
+    y = function(axis)
+    return y if keepdims else squeeze(y, tuple(range(x.ndim)) if axis is None else axis)
+
+
+def share_of_extremes(values: Any, extreme: Any) -> Any:
+    """The derivative of an extreme, whose reduced axes stay: equal parts to the values that are it, or NaN as it is."""
+    is_it = p.logical_or(p.equal(values, extreme), p.logical_and(p.isnan(values), p.isnan(extreme)))
+    count = p.sum(astype(is_it, values._dtype), [a for a in range(values.ndim) if extreme.shape[a] == 1], True)
+    return p.where(is_it, 1.0 / count, 0.0)
+
+
+def passed(y: Any, x: Any) -> Any:
+    """y, whose gradient is x's, as of what is clamped where no gradients are taken."""
+    return with_derivatives(y, (x, full_like(x, 1.0)))
 
 
 def root(x: Any) -> Any:

@@ -7,13 +7,13 @@ torch's are: rounded to bfloat16 they would be wrong in the third digit.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from .._graph.tracer import constant
 from .._graph.values import stage
 from .._spec import FLOATS
 from . import primitives as p
-from .gradients import at_0, root, taken
+from .gradients import along_kept, at_0, root, share_of_extremes, taken, with_derivatives
 from .operation import Array, Axes, composite, operation
 from .views import astype, axes_or_all, axes_tuple, reshape, wide
 
@@ -101,9 +101,19 @@ def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) ->
         return p.sum(astype(p.not_equal(x, 0), x._dtype), axis, keepdims)
     reductions = {1: "sum", math.inf: "max", -math.inf: "min"}
     if ord in reductions:
-        return p.REDUCTIONS[reductions[ord]](p.absolute(x), axis, keepdims)
+        length = p.REDUCTIONS[reductions[ord]]
+        if taken(x) and ord != 1:
+            return along_kept(lambda axes: _extreme_length(length, x, axes), x, axis, keepdims)
+        return length(p.absolute(x), axis, keepdims)
     total = p.sum(p.power(p.absolute(wide(x)), ord), axis, keepdims)
     return astype(at_0(lambda t: p.power(t, 1.0 / ord), total) if ord > 0 else p.power(total, 1.0 / ord), x._dtype)
+
+
+def _extreme_length(length: Callable[..., Array], x: Array, axis: Axes) -> Array:
+    sizes = p.absolute(x)
+    y = length(sizes, axis, True)
+    share = share_of_extremes(sizes, y)
+    return with_derivatives(y, (x, p.where(x > 0, share, p.where(x < 0, -share, 0.0))))
 
 
 @composite

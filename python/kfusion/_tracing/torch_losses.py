@@ -12,7 +12,7 @@ from typing import Any
 
 from .._ops import formulas, losses, norms, views
 from .._ops import primitives as p
-from .._ops.gradients import unless
+from .._ops.gradients import passed, taken, unless, with_derivatives
 from .torch_functions import FUNCTIONS, named
 from .torch_stages import Tensor, computed
 
@@ -161,6 +161,9 @@ def _binary_cross_entropy(input: Tensor, target: Tensor, *, weight: Tensor = Non
     require_same_shape("binary_cross_entropy", input, target)
     log, log_of_rest = (p.maximum(v, -100.0) for v in (p.log(input), p.log1p(-input)))
     values = (target - 1.0) * log_of_rest - target * log
+    if taken(input):  # neither logarithm has a gradient where it is infinite
+        slope = (input - target) / p.maximum((1.0 - input) * input, 1e-12)
+        values = with_derivatives(values, (input, slope), (target, p.log(1.0 - input) - p.log(input)))
     return values if weight is None else values * weight
 
 
@@ -200,7 +203,7 @@ def _kl_div(
 
 @loss("hinge_embedding_loss")
 def _hinge_embedding_loss(input: Tensor, target: Tensor, *, margin: float = 1.0) -> Any:
-    beyond = p.where(target != 1, p.maximum(margin - input, 0.0), 0.0)
+    beyond = p.where(target != 1, FUNCTIONS["clamp_min"](margin - input, 0), 0.0)
     return beyond + p.where(target != -1, input, 0.0)
 
 
@@ -233,7 +236,7 @@ def _gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor, *, full: bool
         unlike = [n for n, m in zip(var.shape, input.shape, strict=False) if n != m]
         if var.ndim != input.ndim or unlike not in ([], [1]):
             raise ValueError(f"kfusion.gaussian_nll_loss: var must fit input {input.shape}, got shape {var.shape}")
-    var = p.maximum(var, eps)
+    var = passed(p.maximum(var, eps), var)
     values = (p.log(var) + p.square(input - target) / var) * 0.5
     return values + 0.5 * math.log(2 * math.pi) if full else values
 
@@ -245,7 +248,7 @@ def _gaussian_nll_loss(input: Tensor, target: Tensor, var: Tensor, *, full: bool
 def _margin_ranking_loss(input1: Tensor, input2: Tensor, target: Tensor, *, margin: float = 0) -> Any:
     if not input1.ndim == input2.ndim == target.ndim:
         raise ValueError("kfusion.margin_ranking_loss: all tensors must have as many axes")
-    return p.maximum(target * (input2 - input1) + margin, 0.0)
+    return FUNCTIONS["clamp_min"](target * (input2 - input1) + margin, 0)
 
 
 @loss("triplet_margin_loss", takes="numbers made floats")
@@ -290,4 +293,6 @@ def _triplet_margin_with_distance_loss(
 def _cosine_embedding_loss(input1: Tensor, input2: Tensor, target: Tensor, *, margin: float = 0) -> Any:
     lengths = [p.sum(v * v, -1) + 1e-12 for v in (input1, input2)]
     cosine = p.sum(input1 * input2, -1) / p.sqrt(lengths[0] * lengths[1])
-    return p.where(target == 1, 1.0 - cosine, 0.0) + p.where(target == -1, p.maximum(cosine - margin, 0.0), 0.0)
+    return p.where(target == 1, 1.0 - cosine, 0.0) + p.where(
+        target == -1, FUNCTIONS["clamp_min"](cosine - margin, 0), 0.0
+    )

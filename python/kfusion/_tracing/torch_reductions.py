@@ -12,7 +12,7 @@ from .._graph.source import no_form, trace_error
 from .._graph.values import stage
 from .._ops import activations, contractions, extremes, norms, statistics, views
 from .._ops import primitives as p
-from .._ops.gradients import taken
+from .._ops.gradients import along_kept, passed, share_of_extremes, taken, with_derivatives
 from .._ops.group_norms import groupnorm
 from .._spec import FLOATS
 from . import refusals
@@ -37,6 +37,22 @@ def _reduction(op: str) -> Callable[..., Any]:
     return reduction
 
 
+def _product(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    x = input if dtype is None else views.astype(input, dtype)
+    if not taken(x) or x._dtype not in FLOATS:
+        return _reduction("prod")(input, dim, keepdim, dtype=dtype)
+    return along_kept(lambda axes: _with_slopes(p.prod(x, axes, True), x, axes), x, plain_axes(dim), keepdim)
+
+
+def _with_slopes(y: Any, x: Any, axes: Any) -> Any:
+    """A product, whose derivative by each factor is the product of the others: with one that is 0 not y / x."""
+    is_0, is_odd = x == 0, p.logical_not(p.isfinite(x))
+    zeros, odd = (p.sum(views.astype(v, x._dtype), axes, True) for v in (is_0, is_odd))
+    is_only_odd = p.logical_and(is_odd, odd == 1)  # the others' product is 0, where the whole one is NaN
+    beside_0 = p.where(is_0, p.prod(p.where(is_0, 1.0, x), axes, True), p.where(is_only_odd, 0.0, y))
+    return with_derivatives(y, (x, p.where(zeros == 0, y / x, p.where(zeros == 1, beside_0, 0.0))))
+
+
 def _largest(op: str) -> Callable[..., Any]:
     return lambda input, dim=None, keepdim=False: p.REDUCTIONS[op](input, plain_axes(dim), keepdim)
 
@@ -50,8 +66,9 @@ def _truth(op: str) -> Callable[..., Any]:
     return truth
 
 
-for _name in ("sum", "mean", "prod"):
+for _name in ("sum", "mean"):
     FUNCTIONS[_name] = _reduction(_name)
+FUNCTIONS["prod"] = _product
 for _name in ("any", "all"):
     FUNCTIONS[_name] = _truth(_name)
 for _name in ("amax", "amin"):
@@ -79,10 +96,18 @@ def _extreme_along(op: str, x: Any, dim: int, kept: bool) -> Any:
     return found if kept else views.squeeze(found, dim)
 
 
+def _extreme_of_all(op: str, x: Any) -> Any:
+    """Gradients go to all that are equal, in equal parts, and to all NaN where one is."""
+    if not taken(x) or x._dtype not in FLOATS:
+        return p.REDUCTIONS[op](x)
+    y = p.REDUCTIONS[op](x, keepdims=True)
+    return views.squeeze(with_derivatives(y, (x, share_of_extremes(x, y))))
+
+
 def _extreme(op: str, elementwise: str, pair: type[ValuesAndIndices]) -> Callable[..., Any]:
     def extreme(input: Any, dim: Any = _ABSENT, keepdim: Any = _ABSENT, *, other: Any = _ABSENT) -> Any:
         if dim is _ABSENT and keepdim is _ABSENT:
-            return p.REDUCTIONS[op](input) if other is _ABSENT else FUNCTIONS[elementwise](input, other)
+            return _extreme_of_all(op, input) if other is _ABSENT else FUNCTIONS[elementwise](input, other)
         if isinstance(dim, int):
             kept = False if keepdim is _ABSENT else keepdim
             indices = Later(lambda: FUNCTIONS[f"arg{op}"](input, dim, kept))
@@ -254,7 +279,8 @@ def cosine(x: Any, y: Any, axis: int, eps: float) -> Any:
     shape = broadcast_shapes(x.shape, y.shape)
     if any(v.ndim < -axis or v.shape[axis] != shape[axis] for v in (x, y)):  # one element that stands for several
         x, y = (views.broadcast_to(v, shape) for v in (x, y))
-    x, y = (v / p.maximum(norms.norm(v, 2, axis, True), eps) for v in (x, y))
+    lengths = [norms.norm(v, 2, axis, True) for v in (x, y)]
+    x, y = (v / passed(p.maximum(n, eps), n) for v, n in zip((x, y), lengths, strict=True))
     return p.sum(x * y, axis)
 
 
