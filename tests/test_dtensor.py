@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import kfusion as kf
+from tracing import Traces
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch.distributed.tensor")
@@ -189,10 +190,10 @@ def checks(mesh: Any, given: dict[str, Any]) -> list[tuple[str, Callable[[], Non
         """A function is planned again where a name is bound anew, or another number or sharding is given."""
         from torch.distributed.tensor import Replicate
 
-        x, factor, traced = distribute_tensor(given["x"], mesh, placement(S0)), 2.0, []
+        x, factor, traced = distribute_tensor(given["x"], mesh, placement(S0)), 2.0, Traces()
 
         def f(x: Any, power: float = 1.0) -> Any:
-            traced.append(1)
+            traced()
             return torch.copysign(x * factor, torch.full_like(x, power))
 
         fused = kf.fuse(f)

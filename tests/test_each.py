@@ -19,6 +19,7 @@ from kfusion._devices import devices
 from kfusion._tracing.trace import trace
 from kinds import np_dtype
 from test_codegen_compiles import nvcc
+from tracing import Traces
 
 torch = pytest.importorskip("torch")
 optim = pytest.importorskip("kfusion.optim")
@@ -179,11 +180,11 @@ class TestForEach:
         assert [p[0] for p in ps] == [2, 3, 2]
 
     def test_numbers_do_not_trace_again(self):
-        traced = []
+        traced = Traces()
 
         @kf.for_each
         def step(p, lr, n):
-            traced.append(1)
+            traced()
             p -= lr / (1 - 0.9**n)
 
         ps = [np.ones(3), np.ones(3)]

@@ -7,7 +7,6 @@ import functools
 import inspect
 import pickle
 import pydoc
-import types
 from collections import namedtuple
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from tracing import Traces
 
 pytestmark = pytest.mark.native
 
@@ -45,10 +45,10 @@ class Layer:
 
 def counting(body: Any) -> Any:
     """The body, fused, with the number of its traces in `.count`."""
-    count: list[int] = []
+    count = Traces()
 
     def function(*args, **kwargs):
-        count.append(1)
+        count()
         return body(*args, **kwargs)
 
     fused = kf.fuse(function)
@@ -136,11 +136,13 @@ def test_objects_without_a_name(function, name, rng):
 
 
 def test_clear_makes_the_next_call_trace_again():
-    module = types.SimpleNamespace(factor=2)
-    f, x = counting(lambda x: x * module.factor), np.ones(3)
+    """What docs/using.md says of names that are put together."""
+    layer, prefix = Layer(np.ones(3)), ["fac"]
+    layer.factor = 2
+    f, x = counting(lambda x: x * getattr(layer, prefix[0] + "tor")), np.ones(3)
     f(x)
     f.unfused(x)
-    module.factor = 3
+    layer.factor = 3
     np.testing.assert_array_equal(f(x), x * 2)
     f.clear()
     np.testing.assert_array_equal(f(x), x * 3)

@@ -173,7 +173,7 @@ def test_captured_arrays_that_are_rebound_are_not_kept(x):
     assert sum(r() is not None for r in watched) == 1
 
 
-def test_an_array_of_an_attribute_is_frozen_but_read(x):
+def test_an_array_of_an_attribute_is_read(x):
     module = types.SimpleNamespace(weight=np.ones(3))
     f = kf.fuse(lambda x: x * module.weight)
     np.testing.assert_array_equal(f(x), x)
@@ -185,8 +185,8 @@ def test_a_captured_array_that_changes_its_shape(x):
     module = types.SimpleNamespace(weight=np.ones(3))
     f = kf.fuse(lambda x: x * module.weight)
     f(x)
-    module.weight.resize(1, refcheck=False)
-    np.testing.assert_array_equal(f(x), x)
+    module.weight.shape = (3, 1)
+    np.testing.assert_array_equal(f(x), x * np.ones((3, 1)))
 
 
 def test_a_counter_of_the_function_s_own_is_no_guard(x):

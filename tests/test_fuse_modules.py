@@ -354,6 +354,54 @@ def test_replaced_parameters_are_not_kept():
     assert [w() is None for w in weights] == [True] * 3 + [False]
 
 
+class WithHelper(Scaled):
+    factor = 2.0
+
+    def forward(self, x):
+        return self.helper(x) * self.factor
+
+    def helper(self, x):
+        return x * self.options["by"][0] + self.weight
+
+
+HELPED = {
+    "an attribute of the class": lambda m: setattr(WithHelper, "factor", 5.0),
+    "a method of the class": lambda m: setattr(WithHelper, "helper", lambda self, x: x - 7),
+    "forward of the class": lambda m: setattr(WithHelper, "forward", lambda self, x: x - 3),
+    "forward": lambda m: setattr(m, "forward", lambda x: x * 3),
+    "a list in a dict": lambda m: m.options["by"].__setitem__(0, 4.0),
+}
+
+
+@pytest.mark.parametrize("change", HELPED.values(), ids=HELPED)
+def test_what_a_method_of_the_module_reads(change, monkeypatch):
+    for name in ("factor", "helper", "forward"):
+        monkeypatch.setattr(WithHelper, name, vars(WithHelper)[name])
+    module = WithHelper().requires_grad_(False)
+    module.options = {"by": [2.0]}
+    given = kf.fuse(lambda module, x: module(x))
+    functions = (kf.fuse(module), kf.fuse(lambda x: module(x)), lambda x: given(module, x))
+    for f in functions:
+        assert_same(f, module)
+    change(module)
+    for f in functions * 2:
+        assert_same(f, module)
+
+
+def test_the_default_dtype_and_whether_gradients_are_made():
+    fused = kf.fuse(lambda x: (x + torch.ones(4), x * (2 if torch.is_grad_enabled() else 3)))
+    for _ in range(2):
+        torch.testing.assert_close(fused(X), (X + 1, X * 2))
+        with torch.no_grad():
+            torch.testing.assert_close(fused(X), (X + 1, X * 3))
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert fused(X)[0].dtype == torch.float64
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert fused._cached() == 3
+
+
 # ---- modules that change themselves ----
 
 

@@ -14,7 +14,9 @@ X = np.array([-2.5, 0.0, 1.0, 3.0])
 
 
 class Counted:
-    """A function that counts how often it is traced."""
+    """A function that counts how often it is traced, where no trace sees it."""
+
+    __slots__ = ("_function", "traces")
 
     def __init__(self, function: Any) -> None:
         self.traces = 0

@@ -23,7 +23,7 @@ def x() -> np.ndarray:
 
 def module_of(text: str) -> Any:
     module: Any = types.ModuleType("of_the_users_own")
-    module.kf = kf
+    vars(module).update(kf=kf, np=np, functools=functools, types=types)
     exec(text, vars(module))
     return module
 
@@ -65,7 +65,93 @@ CHANGES = {
         "a = 3",
     ),
     "a global of a comprehension": ("a = 2\ndef f(x): return sum([x * a for _ in range(2)])", "a = 3"),
+    "a list in a default": ("def f(x, a=[2]): return x * a[0]", "f.__defaults__[0][0] = 3"),
+    "a dict in a keyword default": ("def f(x, *, a={'k': 2}): return x * a['k']", "f.__kwdefaults__['a']['k'] = 3"),
+    "a function's attribute": ("def f(x): return x * f.a\nf.a = 2", "f.a = 3"),
+    "an entry of a dict": ("a = {'k': 2}\ndef f(x): return x * a['k']", "a['k'] = 3"),
+    "another entry": ("a = {'k': 2}\ndef f(x): return x * sum(a.values())", "a['l'] = 3"),
+    "the order of a dict": ("a = {'k': 2, 'l': 3}\ndef f(x): return x * [*a.values()][0]", "a['k'] = a.pop('k')"),
+    "a longer list": ("a = [2]\ndef f(x): return x * len(a)", "a.append(2)"),
+    "an array in a list": ("a = [np.ones(3)]\ndef f(x): return x * a[0]", "a[0] = np.full(3, 2.0)"),
+    "a list in a dict": ("a = {'k': [2]}\ndef f(x): return x * a['k'][0]", "a['k'][0] = 3"),
+    "a list in a tuple": ("a = ([2],)\ndef f(x): return x * a[0][0]", "a[0][0] = 3"),
+    "a set": ("a = {2}\ndef f(x): return x * (2 if 3 in a else 1)", "a.add(3)"),
+    "a list that is iterated": ("a = [2, 3]\ndef f(x): return sum([x * n for n in a])", "a[1] = 4"),
+    "another type of list": ("a = [2]\ndef f(x): return x * len(str(a))", "a = (2,)"),
+    "-0.0": ("a = 0.0\ndef f(x): return x * (2 if str(a) == '0.0' else 1)", "a = -0.0"),
+    "True, which is 1": ("a = 1\ndef f(x): return x * (2 if a is True else 1)", "a = True"),
 }  # fmt: skip
+
+OBJECT = """
+class Inner: pass
+class C:
+    n = 2
+    def __init__(self): self.w, self.inner, self.all, self.named = 2, Inner(), [2], {'k': 2}; self.inner.w = 2
+    def scaled(self, x): return x * self.w
+    @property
+    def twice(self): return 2 * self.w
+    @functools.cached_property
+    def kept(self): return self.w + 1
+    @staticmethod
+    def fixed(x): return x * a
+    def __call__(self, x): return self.scaled(x) + 1
+class D(C):
+    def scaled(self, x): return super().scaled(x) + self.n
+class Slots:
+    __slots__ = ("w", "__weakref__")
+c, s, d, a = C(), Slots(), D(), 2
+s.w = 2
+space = types.SimpleNamespace(w=2, inner=types.SimpleNamespace(w=2))
+p = functools.partial(lambda x, n: x * n, n=2)
+"""
+OF_OBJECTS = {
+    "an attribute": ("x * c.w", "c.w = 3"),
+    "an attribute of an attribute": ("x * c.inner.w", "c.inner.w = 3"),
+    "an object of an attribute": ("x * c.inner.w", "c.inner = Inner(); c.inner.w = 3"),
+    "a list of an attribute": ("x * c.all[0]", "c.all[0] = 3"),
+    "a dict of an attribute": ("x * c.named['k']", "c.named['k'] = 3"),
+    "an attribute of a method": ("c.scaled(x)", "c.w = 3"),
+    "an attribute of a bound method": ("(lambda g: g(x))(c.scaled)", "c.w = 3"),
+    "an attribute of __call__": ("c(x)", "c.w = 3"),
+    "an attribute of a parent's method": ("d.scaled(x)", "d.w = 3"),
+    "an attribute of a class": ("x * c.n", "C.n = 3"),
+    "an attribute of the class itself": ("x * C.n", "C.n = 3"),
+    "an attribute of a parent": ("x * d.n", "C.n = 3"),
+    "one that hides the class's": ("x * c.n", "c.n = 3"),
+    "one that hides a parent's": ("x * d.n", "D.n = 3"),
+    "one that hid the class's": ("x * c.n", "del c.n", "c.n = 3"),
+    "a method": ("c.scaled(x)", "C.scaled = lambda self, x: x * 7"),
+    "a method of the object's own": ("c.scaled(x)", "c.scaled = lambda x: x * 7"),
+    "code of a method": ("c.scaled(x)", "C.scaled.__code__ = (lambda self, x: x * 7).__code__"),
+    "what a property reads": ("x * c.twice", "c.w = 3"),
+    "a property": ("x * c.twice", "C.twice = property(lambda self: 7)"),
+    "what is kept": ("x * c.kept", "c.kept = 7"),
+    "a global of a static method": ("c.fixed(x)", "a = 3"),
+    "by getattr": ("x * getattr(c, 'w')", "c.w = 3"),
+    "by vars": ("x * vars(c)['w']", "c.w = 3"),
+    "by setattr": ("x * c.w", "setattr(c, 'w', 3)"),
+    "behind another name": ("(lambda o: x * o.w)(c)", "c.w = 3"),
+    "an object in a list": ("sum([x * o.w for o in [c, d]])", "d.w = 3"),
+    "another class": ("x * c.n", "c.__class__ = D; D.n = 3"),
+    "a slot": ("x * s.w", "s.w = 3"),
+    "a namespace": ("x * space.w", "space.w = 3"),
+    "a namespace in a namespace": ("x * space.inner.w", "space.inner.w = 3"),
+    "a partial's keywords": ("p(x)", "p.keywords['n'] = 3"),
+    "an array": ("x * c.w", "c.w = np.full(3, 5.0)", "c.w = np.ones(3)"),
+    "a string": ("x * (3 if c.w == 'three' else 2)", "c.w = 'three'", "c.w = 'two'"),
+    "None": ("x if c.w is None else x * 2", "c.w = None"),
+    "a tuple": ("x * c.w[1]", "c.w = (1, 3)", "c.w = (1, 2)"),
+    "a lambda": ("c.w(x)", "c.w = lambda x: x * 3", "c.w = lambda x: x * 2"),
+    "a closure of a lambda": (
+        "c.w(x)",
+        "c.w.__closure__[0].cell_contents = 3",
+        "c.w = (lambda n: lambda x: x * n)(2)",
+    ),
+}  # fmt: skip
+CHANGES |= {
+    name: (f"{OBJECT}{(*before, '')[0]}\ndef f(x): return {text}", change)
+    for name, (text, change, *before) in OF_OBJECTS.items()
+}
 
 
 @pytest.mark.parametrize("name", CHANGES)
@@ -207,25 +293,59 @@ def test_a_function_in_its_own_globals_is_collected(x):
     assert gone() is None
 
 
-def test_a_partial_and_a_bound_method_are_as_they_were_traced(x):
-    """What docs/using.md says of attributes and entries."""
+OF_ARGUMENTS = {
+    "what a function names": ("lambda x, g: g(x)", "lambda x: x * a", "a = 3"),
+    "a closure": ("lambda x, g: g(x)", "(lambda n: lambda x: x * n)(2)", "arg.__closure__[0].cell_contents = 3"),
+    "a default": ("lambda x, g: g(x)", "lambda x, n=[2]: x * n[0]", "arg.__defaults__[0][0] = 3"),
+    "a partial": ("lambda x, g: g(x)", "p", "p.keywords['n'] = 3"),
+    "an object that is called": ("lambda x, g: g(x)", "c", "c.w = 3"),
+    "the instance of a method": ("lambda self, x: self.scaled(x)", "c", "c.w = 3"),
+    "the class of an instance": ("lambda self, x: x * self.n", "c", "C.n = 3"),
+    "an object in a list": ("lambda x, all: all[0](x)", "[c]", "c.w = 3"),
+    "a namespace": ("lambda x, s: x * s.w", "space", "space.w = 3"),
+    "slots": ("lambda x, s: x * s.w", "s", "s.w = 3"),
+}
 
-    class Layer:
-        factor = 2
 
-        def forward(self, x):
-            return x * self.factor
+@pytest.mark.parametrize("name", OF_ARGUMENTS)
+def test_changes_of_arguments(name, x):
+    text, argument, change = OF_ARGUMENTS[name]
+    module = module_of(f"{OBJECT}\nf = {text}\narg = {argument}")
+    fused = kf.fuse(module.f)
+    args = (module.arg, x) if "self" in text else (x, module.arg)
+    for _ in range(3):
+        np.testing.assert_array_equal(fused(*args), module.f(*args))
+        exec(change, vars(module))
 
-    layer = Layer()
-    partial = functools.partial(lambda x, n: x * n, n=2)
-    f, g = kf.fuse(layer.forward), kf.fuse(partial)
-    np.testing.assert_array_equal(f(x) + g(x), x * 4)
-    layer.factor = 3
-    partial.keywords["n"] = 3
-    np.testing.assert_array_equal(f(x) + g(x), x * 4)
-    f.clear()
-    g.clear()
-    np.testing.assert_array_equal(f(x) + g(x), x * 6)
+
+def test_each_argument_is_guarded_by_itself(x):
+    """Changes of one object are no reason to trace for another."""
+    module = module_of(OBJECT)
+    fused = kf.fuse(lambda self, x: self.scaled(x))
+    objects = [module.C() for _ in range(3)]
+    for _ in range(2):
+        for n, each in enumerate(objects):
+            each.w = n
+            np.testing.assert_array_equal(fused(each, x), x * n)
+    assert fused._cached() == 3
+
+
+def test_a_partial_and_a_bound_method(x):
+    module = module_of(OBJECT)
+    f, g = kf.fuse(module.c.scaled), kf.fuse(module.p)
+    for n in (3, 4, 3, 4):
+        module.c.w = module.p.keywords["n"] = n
+        np.testing.assert_array_equal(f(x) + g(x), x * 2 * n)
+    assert f._cached() == g._cached() == 2
+
+
+def test_values_of_attributes_that_were_seen_before_are_kept(x):
+    module = module_of(f"{OBJECT}\ndef f(x): return x * c.w + c.all[0] + c.inner.w")
+    fused = kf.fuse(module.f)
+    for n in [*range(4)] * 3:
+        module.c.w, module.c.all, module.c.inner.w = n, [n], float(n)
+        np.testing.assert_array_equal(fused(x), module.f(x))
+    assert fused._cached() == 4
 
 
 def test_the_python_library_is_not_followed():

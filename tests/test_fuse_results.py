@@ -128,6 +128,8 @@ def test_attributes_of_results():
 
 
 class Traces:
+    __slots__ = ("_function", "count")
+
     def __init__(self, function: Any) -> None:
         self.count, self._function = 0, function
 

@@ -71,15 +71,15 @@ def test_a_name_that_is_rebound_while_arguments_are_read():
 
 class Holder:
     def __init__(self):
-        self.array = np.full(5, 1000.0)
+        self.array = np.full((1, 5), 1000.0)
 
 
 def test_out_over_an_argument_after_an_array_changed_its_shape():
     holder = Holder()
     f = kf.fuse(lambda x: x[::-1] + holder.array)
     a = np.arange(5.0)
-    np.testing.assert_array_equal(f(a), a[::-1] + 1000)
-    holder.array.resize(1, refcheck=False)
+    np.testing.assert_array_equal(f(a), a[None, ::-1] + 1000)
+    holder.array.shape = (5,)
     holder.array[:] = 4
     want = a[::-1] + 4
     np.testing.assert_array_equal(f(a, out=a), want)

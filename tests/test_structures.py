@@ -43,7 +43,7 @@ def described(value: Any) -> Any:
         return type(value), [(k, described(v)) for k, v in value.items()]
     if isinstance(value, (tuple, list)):
         return type(value), [described(v) for v in value]
-    if isinstance(value, (Record, Plain)):
+    if isinstance(value, (Record, Plain, SimpleNamespace)):
         return type(value), described(vars(value))
     return type(value), value if type(value) in ATOMS else id(value)
 

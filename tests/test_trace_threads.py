@@ -15,6 +15,7 @@ import pytest
 
 import kfusion as kf
 from kfusion._tracing import torch_tensors
+from tracing import Traces
 
 
 @contextlib.contextmanager
@@ -44,8 +45,8 @@ def body(x, a):
 
 
 def new_function():
-    count: list[None] = []
-    f = kf.fuse(lambda x, a: (count.append(None), body(x, a))[1])
+    count = Traces()
+    f = kf.fuse(lambda x, a: (count(), body(x, a))[1])
     return f, count
 
 

@@ -19,12 +19,18 @@ constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, ta
 
 A function that runs as the kernels of its plan. Subclasses say what it computes:
 
-    _guards()    the functions and names that it depends on: a list of kfusion._graph.guards.Guard
+    _guards(*argument)
+                 the functions and names that it depends on: a list of kfusion._graph.guards.Guard; with an object among
+                 the arguments: what it depends on because of that
     _prepare(args, kwargs, strides, numbers, shapes, alike)
                  traces it: a kfusion._graph.calls.Prepared; its numbers may be parameters of kernels, or stay as they
                  are. strides and shapes are those of its arrays; alike is what _prepare has made of a call that differs
                  in shapes only, if there was one
     __wrapped__  the plain function, called where an argument is a traced value
+    _taken_apart(args, kwargs, out, stream)
+                 a call with objects among its arguments, or of a function that sets something beside its results
+    _with_effects(error, args, kwargs, out, stream)
+                 a call whose trace raised an error with __kfusion_effects__: the function does that
 
 Args:
     name: for messages, which start with "kfusion.<name>: ".
@@ -151,6 +157,9 @@ void bind_fuse(py::module_& m) {
       .def(
           "_environment", [](const py::object& self) { return self.cast<FusedCallable&>().environment(self); },
           "_environment(self)\n--\n\nA number for what the function depends on beside its arguments, as it is now.\n")
+      .def(
+          "_take_apart", [](FusedCallable& f) { f.take_apart(); },
+          "_take_apart(self)\n--\n\nFrom now on _taken_apart is asked for each call, until _clear.\n")
       .def("_clear", [](FusedCallable& f) { f.clear(); }, "_clear(self)\n--\n\nForgets all signatures.\n");
   m.def("element_strides", &fuse_binding::element_strides_of, py::arg("array"), py::arg("function_name"),
         py::arg("argument"), R"(element_strides(array, function_name, argument)

@@ -123,7 +123,7 @@ class FusedFunction(_core.FusedCallable):
 
     def clear(self) -> None:
         """Forgets all traces, so that the next call traces again: after a change of what calls do not look at, such as
-        an attribute of an object, or an entry of a dict or a list.
+        an attribute whose name is put together.
         """
         self._clear()
         for name in ("unfused", "_passes"):
@@ -188,8 +188,9 @@ class FusedFunction(_core.FusedCallable):
             raise TypeError(message)
         return foreign_calls.run(self, args, kwargs, out, stream)
 
-    def _guards(self) -> list[guards.Guard]:
-        return guards.guards(self.__wrapped__, self._effects.names)
+    def _guards(self, *argument: Any) -> list[guards.Guard]:
+        """What decides what is traced beside the arguments, or what of an object that is one does."""
+        return guards.guards(self.__wrapped__, self._effects.names, *argument)
 
     def _prepare(
         self,
@@ -416,13 +417,11 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = (), memory:
     extents are traced; their trace serves other extents as well, unless the function needs the very values of extents
     (`range(x.shape[0])`, `len(x)`). Results are of the arguments' kind of array.
 
-    Traced anew is also where a bool, str, None or another object among the arguments differs, or where a global
-    or closure variable that the function names is bound to something else, or its code or defaults are replaced; those
-    of functions of the user's that it calls by name, too. Floats and ints among the arguments, and what
-    arithmetic makes of them, are read when the kernels run, unless the function looks at their values (a comparison, a
-    shape, an axis). Captured arrays are read when the kernels run, so changes in place
-    are seen. Attributes of other objects than torch modules, and entries of dicts and lists, are as they were when
-    traced: `.clear()` forgets the traces.
+    Traced anew is also where a bool, str, None or another object among the arguments differs, and where what the
+    function can read has changed: globals and closure variables that it names, its code and defaults, attributes of
+    objects, entries of lists and dicts; those of the user's functions that it calls, too. Floats and ints among the
+    arguments, and what arithmetic makes of them, are read when the kernels run, unless the function looks at their
+    values (a comparison, a shape, an axis). Captured arrays are read when the kernels run, so changes in place count.
 
     What the function writes into its arguments, into parameters and buffers, or into torch's tensors that it names, is
     written by each call, after all reads: in place where an elementwise kernel can, else by a copy when the kernels are

@@ -152,7 +152,7 @@ class _Alone(_core.FusedCallable):
         super().__init__("kernel", names, {"executors": [executor]}, True, False)
         self._graph, self._device, self._inputs = graph, device, inputs
 
-    def _guards(self) -> list[Any]:
+    def _guards(self, *_: Any) -> list[Any]:
         return []
 
     def _prepare(self, *_: Any) -> calls.Prepared:

@@ -26,7 +26,14 @@ FusedCallable::FusedCallable(std::string name, std::vector<std::string> paramete
 py::object FusedCallable::call(py::handle self, const Given& given) {
   Call call(name_.c_str(), given.stream() ? given.stream() : Py_None,
             takes_out_ ? arrays::Takes::kAny : arrays::Takes::kAll);
-  if (py::object result = run(self, call, given)) return result;
+  try {
+    if (py::object result = run(self, call, given)) return result;
+  } catch (const py::error_already_set& error) {
+    const bool has_effects = py::hasattr(error.type(), "__kfusion_effects__");
+    if (!has_effects || !py::hasattr(self, "_with_effects")) throw;
+    return self.attr("_with_effects")(error.value(), given.args(), given.kwargs(), or_none(given.out()),
+                                      or_none(given.stream()));
+  }
   return inside_trace(self, call, given);
 }
 
@@ -40,7 +47,8 @@ void FusedCallable::clear() {
   table_.clear();
   alike_.clear();
   guards_.clear();
-  names_weights_ = false;
+  arguments_.clear();
+  names_weights_ = takes_apart_ = false;
 }
 
 void FusedCallable::forget_what_was_planned_otherwise() {
@@ -59,7 +67,7 @@ FusedCallable::Ready::Ready(FusedCallable& f, const Request& r, std::shared_ptr<
 }
 
 py::object FusedCallable::run(py::handle self, Call& call, const Given& given) {
-  if (!names_weights_ || !arrays::torch_grad_is_enabled()) try {
+  if (!names_weights_ || takes_apart_ || !arrays::torch_grad_is_enabled()) try {
       return run_plain(self, call, given);
     } catch (const arrays::RequiresGrad&) {
       if (!py::hasattr(self, "_differentiable")) throw;
@@ -82,11 +90,32 @@ py::object FusedCallable::run_plain(py::handle self, Call& call, const Given& gi
     throw;
   }
   if (s.traced()) return {};
-  if (s.has_plain() && reads_ints_)
+  if ((s.has_plain() || takes_apart_) && reads_ints_)
     return self.attr("_taken_apart")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()));
   return with_ready(self, call, s, given, s.outs(), [this](const Request& r, const Ready& ready, const Inputs& inputs) {
     return finish(r, ready, inputs);
   });
+}
+
+std::pmr::vector<std::uint64_t> FusedCallable::environments_of(Signature& s) {
+  std::pmr::vector<std::uint64_t> numbers(s.memory());
+  numbers.push_back(guards_.number());
+  for (PyObject* const object : s.guarded()) numbers.push_back(arguments_.number(object));
+  return numbers;
+}
+
+bool FusedCallable::update_guards(py::handle self, const Signature& s) {
+  bool changed = guards_.update(self.attr("_guards")());
+  for (PyObject* const object : s.guarded())
+    changed = arguments_.update(object, self.attr("_guards")(py::handle(object))) || changed;
+  return changed;
+}
+
+Environments FusedCallable::held(const Request& r) {
+  Environments held{guards_.held(r.environments[0])};
+  for (std::size_t i = 0; i < r.s.guarded().size(); ++i)
+    held.push_back(arguments_.held(r.s.guarded()[i], r.environments[i + 1]));
+  return std::ranges::count(held, nullptr) > 0 ? Environments{} : held;
 }
 
 py::object FusedCallable::staged_by_jax(py::handle self, const Given& given) {

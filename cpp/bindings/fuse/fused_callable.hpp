@@ -28,6 +28,7 @@ class FusedCallable {
   template <class Visit>
   int traverse(const Visit& visit) const {
     if (const int stopped = guards_.traverse(visit)) return stopped;
+    if (const int stopped = arguments_.traverse(visit)) return stopped;
     if (const int stopped = alike_.traverse(visit)) return stopped;
     return table_.traverse(visit);
   }
@@ -38,6 +39,9 @@ class FusedCallable {
   std::uint64_t environment(py::handle self);
 
   void clear();
+
+  /// From now on Python takes the arguments of calls apart, since the function sets something in them or elsewhere.
+  void take_apart() { takes_apart_ = true; }
 
  private:
   static constexpr int kMostAttempts = 8;  // at a call with arrays that change while they are read
@@ -51,7 +55,7 @@ class FusedCallable {
     py::handle self;
     Call& call;
     Signature& s;
-    std::uint64_t environment;
+    std::span<const std::uint64_t> environments;  ///< of the function, and of each argument that is guarded
     const Given& given;
   };
 
@@ -86,10 +90,11 @@ class FusedCallable {
   template <class With>
   auto with_ready(py::handle self, Call& call, Signature& s, const Given& given, const Arrays& outs, const With& with) {
     for (int attempt = 0;; ++attempt) {
-      const Request request{self, call, s, guards_.number(), given};  // read once: names may be rebound at any time
-      s.set_environment(request.environment);
+      const auto numbers = environments_of(s);  // read once: names may be rebound at any time
+      const Request request{self, call, s, numbers, given};
+      s.set_environments(numbers);
       auto entry = table_.find(s);
-      if (!entry && attempt == 0 && guards_.update(self.attr("_guards")())) continue;
+      if (!entry && attempt == 0 && update_guards(self, s)) continue;
       const Ready ready(*this, request, std::move(entry), outs);
       require_constants(call, *ready.entry);
       const Inputs inputs(call, *ready.entry, s);
@@ -98,6 +103,12 @@ class FusedCallable {
       table_.clear();
     }
   }
+
+  std::pmr::vector<std::uint64_t> environments_of(Signature& s);
+  /// Makes the present values of all guards the current environments. Returns whether they are others.
+  bool update_guards(py::handle self, const Signature& s);
+  /// The environments of a request; none where another holds now.
+  Environments held(const Request& r);
 
   /// Throws where a constant of the trace was made of a tensor that requires grad.
   static void require_constants(const Call& call, const Entry& entry);
@@ -135,7 +146,9 @@ class FusedCallable {
   std::atomic<std::uint64_t> generation_ = measured_generation();
   bool takes_out_, reads_ints_, each_;
   std::atomic<bool> names_weights_ = false;  ///< a trace met tensors of outside that require grad
+  std::atomic<bool> takes_apart_ = false;
   Guards guards_;
+  GuardsOfArguments arguments_;
   Table table_;
   Table alike_;  ///< the same by signatures without extents: one entry of those that differ in these only
 };

@@ -8,11 +8,12 @@ namespace {
 namespace guards_detail {
 
 constexpr std::size_t kMostEnvironments = 512;
+constexpr std::size_t kManyArguments = 256;  // from then on those that are gone are looked for
 
 Guard read(const py::tuple& guard) {
   auto owner = py::reinterpret_steal<py::object>(PyWeakref_NewRef(guard[0].ptr(), nullptr));
   if (!owner) throw py::error_already_set();
-  return {std::move(owner), guard[1].cast<py::tuple>(), guard[2].cast<py::tuple>()};
+  return {std::move(owner), guard[1].cast<py::tuple>(), guard[2].cast<py::tuple>(), guard[3].cast<bool>()};
 }
 
 std::vector<Guard> read_all(const py::handle& list) {
@@ -35,17 +36,68 @@ py::handle bound(PyObject* scope, PyObject* name) {
 }
 #endif
 
+constexpr int kDeepest = 8;              // of containers in containers
+constexpr Py_ssize_t kMostItems = 1024;  // of a container that is taken apart
+
+/// An object's own attributes; empty where it has no __dict__.
+py::object attributes_of(PyObject* owner) {
+  auto attributes = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(owner, nullptr));
+  if (!attributes) PyErr_Clear();
+  return attributes;
+}
+
+/// The attributes of an object to which there are no weak references, such as a SimpleNamespace; else empty.
+py::object only_here(PyObject* value) {
+  const PyTypeObject* const type = Py_TYPE(value);
+  if (type->tp_dictoffset == 0 || type->tp_weaklistoffset != 0) return {};
+  return attributes_of(value);
+}
+
+Py_ssize_t items_of(PyObject* value) {
+  if (PyDict_Check(value)) return PyDict_GET_SIZE(value);
+  if (PyList_Check(value) || PyTuple_Check(value)) return Py_SIZE(value);
+  return PyAnySet_Check(value) ? PySet_GET_SIZE(value) : -1;
+}
+
+/// What stands for a value. Of lists, tuples, dicts and sets that is what they hold, so that no environment keeps a
+/// replaced weight alive; of very large ones they themselves and how much they hold.
+template <class Visit>
+bool each_part(PyObject* value, const Visit& visit, int depth = 0) {
+  if (!value || depth == kDeepest) return visit(value);
+  const Py_ssize_t count = items_of(value);
+  if (count < 0) {
+    const py::object attributes = only_here(value);
+    if (!attributes) return visit(value);
+    return visit(reinterpret_cast<PyObject*>(Py_TYPE(value))) && each_part(attributes.ptr(), visit, depth + 1);
+  }
+  if (!visit(reinterpret_cast<PyObject*>(Py_TYPE(value)))) return false;
+  if (count > kMostItems) return visit(value) && visit(py::int_(count).ptr());
+  const auto part = [&](PyObject* item) { return each_part(item, visit, depth + 1); };
+  if (PyDict_Check(value)) {
+    PyObject *key, *item;
+    for (Py_ssize_t i = 0; PyDict_Next(value, &i, &key, &item);)
+      if (!visit(key) || !part(item)) return false;
+  } else if (PyAnySet_Check(value)) {
+    for (const py::handle item : py::reinterpret_borrow<py::object>(value))
+      if (!visit(item.ptr())) return false;
+  } else {
+    for (Py_ssize_t i = 0; i < Py_SIZE(value); ++i)
+      if (!part(PyList_Check(value) ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i))) return false;
+  }
+  return visit(nullptr);
+}
+
 /// Positional ones, nullptr, and the names and values of the others, nullptr: there may be more or fewer another time.
 template <class Visit>
 bool each_default(PyObject* function, const Visit& visit) {
   if (PyObject* const tuple = PyFunction_GET_DEFAULTS(function))
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i)
-      if (!visit(PyTuple_GET_ITEM(tuple, i))) return false;
+      if (!each_part(PyTuple_GET_ITEM(tuple, i), visit)) return false;
   if (!visit(nullptr)) return false;
   if (PyObject* const dict = PyFunction_GET_KW_DEFAULTS(function)) {
     PyObject *name, *value;
     for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &name, &value);)
-      if (!visit(name) || !visit(value)) return false;
+      if (!visit(name) || !each_part(value, visit)) return false;
   }
   return visit(nullptr);
 }
@@ -55,23 +107,9 @@ bool each_cell(PyObject* function, const py::tuple& positions, const Visit& visi
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(positions.ptr()); ++i) {
     const Py_ssize_t position = PyLong_AsSsize_t(PyTuple_GET_ITEM(positions.ptr(), i));
     PyObject* const cell = PyTuple_GET_ITEM(PyFunction_GET_CLOSURE(function), position);
-    if (!visit(py::reinterpret_steal<py::object>(PyCell_Get(cell)).ptr())) return false;
+    if (!each_part(py::reinterpret_steal<py::object>(PyCell_Get(cell)).ptr(), visit)) return false;
   }
   return true;
-}
-
-template <class Visit>
-bool each_item(PyObject* value, const Visit& visit) {
-  if (PyDict_Check(value) && PyDict_GET_SIZE(value) == 0) return visit(nullptr);
-  if (PyDict_Check(value)) {
-    PyObject *key, *item;
-    for (Py_ssize_t i = 0; PyDict_Next(value, &i, &key, &item);)
-      if (!visit(key) || !visit(item)) return false;
-  } else {
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(value); ++i)
-      if (!visit(PyList_GET_ITEM(value, i))) return false;
-  }
-  return visit(nullptr);
 }
 
 bool is_among(PyObject* names, PyObject* name) {
@@ -80,8 +118,7 @@ bool is_among(PyObject* names, PyObject* name) {
   return false;
 }
 
-/// The type of an object and its attributes, but where visit.counts(name, without) says no. Of dicts and lists what
-/// they hold stands for them, so that no environment keeps a replaced weight alive.
+/// The type of an object and its attributes, but where visit.counts(name, without) says no.
 template <class Visit>
 bool each_attribute(PyObject* owner, const py::tuple& without, const Visit& visit) {
   const auto attributes = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(owner, nullptr));
@@ -90,11 +127,35 @@ bool each_attribute(PyObject* owner, const py::tuple& without, const Visit& visi
   PyObject *name, *value;
   for (Py_ssize_t i = 0; PyDict_Next(attributes.ptr(), &i, &name, &value);) {
     if (!visit(name)) return false;
-    if (!visit.counts(name, without)) continue;
-    const bool holds_others = PyDict_Check(value) || PyList_Check(value);
-    if (!(holds_others ? each_item(value, visit) : visit(value))) return false;
+    if (visit.counts(name, without) && !each_part(value, visit)) return false;
   }
   return visit(nullptr);
+}
+
+/// What a class has for a name, or an object in a slot of its class: no code of the user's is run for that.
+py::object of_class(PyObject* owner, PyObject* name) {
+  const bool is_class = PyType_Check(owner);
+  PyObject* const found = _PyType_Lookup(is_class ? reinterpret_cast<PyTypeObject*>(owner) : Py_TYPE(owner), name);
+  if (!found) return {};
+  if (is_class || Py_TYPE(found) != &PyMemberDescr_Type) return py::reinterpret_borrow<py::object>(found);
+  auto held = py::reinterpret_steal<py::object>(PyObject_GenericGetAttr(owner, name));
+  if (!held) PyErr_Clear();  // it is not set
+  return held;
+}
+
+/// The type of an object, or a class itself, and what its attributes of these names are.
+template <class Visit>
+bool each_named(PyObject* owner, const py::tuple& names, const Visit& visit) {
+  const py::object attributes = PyType_Check(owner) ? py::object() : attributes_of(owner);
+  if (!visit(reinterpret_cast<PyObject*>(Py_TYPE(owner)))) return false;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names.ptr()); ++i) {
+    PyObject* const name = PyTuple_GET_ITEM(names.ptr(), i);
+    py::object value;
+    if (attributes) value = py::reinterpret_borrow<py::object>(bound(attributes.ptr(), name));
+    if (!value) value = of_class(owner, name);
+    if (!each_part(value.ptr(), visit)) return false;
+  }
+  return true;
 }
 
 /// Calls visit(object) for each value, nullptr where a name is bound to nothing, until that returns false. Returns
@@ -104,12 +165,15 @@ bool each_value(const Guard& g, const Visit& visit) {
   const py::object alive = referent(g.owner);
   PyObject* const owner = alive.ptr();
   if (!owner) return false;
+  if (g.whole) return each_attribute(owner, g.names, visit);
+  if (PyCFunction_Check(owner)) return visit(py::reinterpret_steal<py::object>(PyObject_CallNoArgs(owner)).ptr());
   const bool is_function = PyFunction_Check(owner);
-  if (!is_function && !PyModule_Check(owner)) return each_attribute(owner, g.names, visit);
+  if (!is_function && !PyModule_Check(owner)) return each_named(owner, g.names, visit);
   if (is_function && !(visit(PyFunction_GET_CODE(owner)) && each_default(owner, visit))) return false;
   PyObject* const scope = is_function ? PyFunction_GET_GLOBALS(owner) : PyModule_GetDict(owner);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(g.names.ptr()); ++i)
-    if (!visit(bound(scope, PyTuple_GET_ITEM(g.names.ptr(), i)).ptr())) return false;
+    if (!each_part(bound(scope, PyTuple_GET_ITEM(g.names.ptr(), i)).ptr(), visit)) return false;
+  if (is_function && !each_part(reinterpret_cast<PyFunctionObject*>(owner)->func_dict, visit)) return false;
   return each_cell(owner, g.cells, visit);
 }
 
@@ -135,7 +199,7 @@ struct Compare {
   std::vector<bool>::const_iterator& next_counts;
   const std::vector<bool>::const_iterator end_counts;
 
-  bool operator()(PyObject* object) const { return next != end && (next++)->is(object); }
+  bool operator()(PyObject* object) const { return next != end && (next++)->equals(object); }
   /// Of a name that is the one that was kept.
   bool counts(PyObject*, const py::tuple&) const { return next_counts == end_counts || *next_counts++; }
 };
@@ -191,6 +255,46 @@ std::shared_ptr<const Environment> Guards::held(std::uint64_t number) {
 
 void Guards::clear() {
   Environments old;
+  const std::lock_guard lock(mutex_);
+  known_.swap(old);
+}
+
+std::shared_ptr<GuardsOfArguments::Of> GuardsOfArguments::find(PyObject* object) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = known_.find(object);
+  return found != known_.end() && referent(found->second->weak).ptr() == object ? found->second : nullptr;
+}
+
+std::uint64_t GuardsOfArguments::number(PyObject* object) {
+  const auto of = find(object);
+  return of ? of->guards.number() : Guards::kUnknown;
+}
+
+bool GuardsOfArguments::update(PyObject* object, const py::handle& list) {
+  if (const auto of = find(object)) return of->guards.update(list);
+  auto fresh = std::make_shared<Of>();
+  fresh->weak = py::reinterpret_steal<py::object>(PyWeakref_NewRef(object, nullptr));
+  if (!fresh->weak) throw py::error_already_set();
+  fresh->guards.update(list);
+  std::vector<std::shared_ptr<Of>> removed;  // these die without the lock
+  const std::lock_guard lock(mutex_);
+  if (known_.size() >= kManyArguments)
+    for (auto i = known_.begin(); i != known_.end();) {
+      const bool is_gone = !referent(i->second->weak);
+      if (is_gone) removed.push_back(std::move(i->second));
+      i = is_gone ? known_.erase(i) : std::next(i);
+    }
+  std::swap(known_[object], fresh);
+  return true;
+}
+
+std::shared_ptr<const Environment> GuardsOfArguments::held(PyObject* object, std::uint64_t number) {
+  const auto of = find(object);
+  return of ? of->guards.held(number) : nullptr;
+}
+
+void GuardsOfArguments::clear() {
+  Known old;
   const std::lock_guard lock(mutex_);
   known_.swap(old);
 }

@@ -6,19 +6,24 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "bindings/fuse/weak.hpp"
 
 namespace kfusion::fuse {
 
-/// What decides what is traced: a function or a Python module by names, or another object by all its attributes.
+/// What decides what is traced: a function by its code and what it names, a module, a class or another object by
+/// attributes, or what a function of C gives.
 struct Guard {
   py::object owner;  ///< a weak reference
-  py::tuple names;   ///< of a function's globals, or of a module's attributes; of an object those that do not count
+  py::tuple names;   ///< of a function's globals, or of attributes
   py::tuple cells;   ///< positions in a function's closure
+  bool whole;        ///< all attributes count but those of these names
 
-  bool operator==(const Guard& o) const { return owner.is(o.owner) && names.equal(o.names) && cells.equal(o.cells); }
+  bool operator==(const Guard& o) const {
+    return owner.is(o.owner) && names.equal(o.names) && cells.equal(o.cells) && whole == o.whole;
+  }
 };
 
 /// The values that guards had when something was traced: the code and the defaults of functions, what names were bound
@@ -47,6 +52,8 @@ class Environment {
   std::vector<bool> counting_;  ///< for each attribute of objects: whether its value is among these
   std::uint64_t number_;
 };
+
+using Environments = std::vector<std::shared_ptr<const Environment>>;
 
 #ifdef Py_GIL_DISABLED
 using Mutex = std::mutex;
@@ -86,11 +93,39 @@ class Guards {
   }
 
  private:
-  using Environments = std::vector<std::shared_ptr<const Environment>>;
-
   mutable Mutex mutex_;
   Environments known_;  ///< the one that held last comes first
   std::uint64_t last_number_ = kUnknown;
+};
+
+/// Likewise of objects among the arguments, each by itself. Thread-safe.
+class GuardsOfArguments {
+ public:
+  std::uint64_t number(PyObject* object);
+  bool update(PyObject* object, const py::handle& list);
+  std::shared_ptr<const Environment> held(PyObject* object, std::uint64_t number);
+  void clear();
+
+  template <class Visit>
+  int traverse(const Visit& visit) const {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock) return 0;
+    for (const auto& [object, of] : known_)
+      if (const int stopped = of->guards.traverse(visit)) return stopped;
+    return 0;
+  }
+
+ private:
+  struct Of {
+    py::object weak;
+    Guards guards;
+  };
+  using Known = std::unordered_map<PyObject*, std::shared_ptr<Of>>;
+
+  std::shared_ptr<Of> find(PyObject* object) const;
+
+  mutable Mutex mutex_;
+  Known known_;
 };
 
 }  // namespace kfusion::fuse

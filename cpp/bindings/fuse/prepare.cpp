@@ -85,7 +85,7 @@ std::shared_ptr<const Entry> FusedCallable::prepare(const Request& r, const Arra
     entry->gives_none = !entry->is_single && entry->fill(prepare_detail::nothing(entry->targets.size())).is_none();
   else
     compile(*entry, graph, device, inputs, {outs, arrays_of(r.call, entry->targets, inputs, r.s.memory())});
-  if (const auto held = guards_.held(r.environment)) {
+  if (const Environments held = this->held(r); !held.empty()) {
     const auto looked_at = prepared.attr("numbers").cast<std::vector<int>>();
     if (numbers && !entry->alike.is(alike)) {
       const prepare_detail::WithoutExtents without(r.s);

@@ -80,6 +80,14 @@ Leaf leaf_of(PyTypeObject* type) {
   return known.insert(type, classify(type));
 }
 
+/// Whether what an object of a class holds or runs decides what is traced, where the object is an argument.
+bool is_guarded(PyTypeObject* type) {
+  static auto& known = *new arrays::TypeTable<bool>;
+  if (const bool* const found = known.find(type)) return *found;
+  const py::handle kind(reinterpret_cast<PyObject*>(type));
+  return known.insert(type, py::module_::import("kfusion._graph.guards").attr("is_guarded_type")(kind).cast<bool>());
+}
+
 bool is_aligned(const View& v) {
   const auto item = static_cast<std::int64_t>(item_bytes(v.dtype));
   bool aligned = reinterpret_cast<std::uintptr_t>(v.data) % static_cast<std::uintptr_t>(item) == 0;
@@ -208,6 +216,11 @@ void Signature::add_object(PyObject* value, bool by_value) {
   objects_.push_back({value, by_value});
 }
 
+void Signature::add_itself(PyObject* value) {
+  add_object(value, false);
+  if (is_guarded(Py_TYPE(value))) guarded_.push_back(value);
+}
+
 void Signature::add_items(const char* argument, PyObject* value) {
   if (++depth_ > kMaxDepth)
     throw ValueError(
@@ -284,12 +297,12 @@ void Signature::add(const char* argument, PyObject* value) {
     case Leaf::kValue:
       return add_object(value, true);
     case Leaf::kDataclass:
-      return py::len(parts_of(value)) > 0 ? add_items(argument, value) : add_object(value, false);
+      return py::len(parts_of(value)) > 0 ? add_items(argument, value) : add_itself(value);
     case Leaf::kPlain:
       has_plain_ = has_plain_ || std::strcmp(argument, "self") != 0;  // an instance whose method this is stays whole
       [[fallthrough]];
     case Leaf::kIdentity:
-      return add_object(value, false);
+      return add_itself(value);
   }
 }
 
@@ -319,12 +332,12 @@ void Signature::add_out(PyObject* value) {
   append_words(outs_.back(), words_);
 }
 
-void Signature::set_environment(std::uint64_t number) {
+void Signature::set_environments(std::span<const std::uint64_t> numbers) {
   if (words_with_environment_ == 0) words_of_arguments_ = words_.size();
   words_.resize(words_of_arguments_);
   added_.clear();
   words_.push_back(kEnvironment);
-  words_.push_back(number);
+  words_.insert(words_.end(), numbers.begin(), numbers.end());
   words_with_environment_ = words_.size();
 }
 

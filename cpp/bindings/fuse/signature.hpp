@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 #include <memory_resource>
+#include <span>
 #include <vector>
 
 #include "bindings/arrays/array.hpp"
@@ -44,9 +45,9 @@ class Signature {
   void add_keyword(PyObject* name, PyObject* value, bool reads_ints);
   /// An array to write a result into. Throws TypeError for what is none.
   void add_out(PyObject* value);
-  /// After all arguments: the number of the environment. Again: in the place of the one before, and of all that came
-  /// after it.
-  void set_environment(std::uint64_t number);
+  /// After all arguments: the numbers of the environments. Again: in the place of those before, and of all that came
+  /// after them.
+  void set_environments(std::span<const std::uint64_t> numbers);
   /// What the call shares with those that differ in the extents of arrays in C order only: 0, 1 and any other. Called
   /// twice, all is as before.
   void exchange_extents();
@@ -72,6 +73,8 @@ class Signature {
 
   const std::pmr::vector<std::uint64_t>& words() const { return words_; }
   const std::pmr::vector<Named>& objects() const { return objects_; }
+  /// Those that are named by identity, and of which what they hold or run decides as well.
+  const std::pmr::vector<PyObject*>& guarded() const { return guarded_; }
   const std::pmr::vector<Array>& arrays() const { return arrays_; }  ///< of the arguments, in order
   const std::pmr::vector<Array>& outs() const { return outs_; }
   const std::pmr::vector<Array>& no_arrays() const { return none_; }
@@ -94,6 +97,7 @@ class Signature {
   void add_key(PyObject* value);
   void add_members(PyObject* value);
   void add_object(PyObject* value, bool by_value);
+  void add_itself(PyObject* value);
 
   static constexpr std::size_t kUsualWords = 64;
 
@@ -102,6 +106,7 @@ class Signature {
   std::pmr::monotonic_buffer_resource resource_{memory_, sizeof memory_};
   std::pmr::vector<std::uint64_t> words_{&resource_};
   std::pmr::vector<Named> objects_{&resource_};
+  std::pmr::vector<PyObject*> guarded_{&resource_};
   std::pmr::vector<Array> arrays_{&resource_}, outs_{&resource_}, none_{&resource_};
   std::pmr::vector<double> floats_{&resource_};
   std::pmr::vector<PyObject*> float_objects_{&resource_}, ints_{&resource_};

@@ -46,8 +46,8 @@ std::vector<int> without_added(const std::vector<int>& numbers, const Signature&
 }  // namespace table_detail
 }  // namespace
 
-Key::Key(const Signature& s, std::weak_ptr<const Environment> environment)
-    : words_(s.words().begin(), s.words().end()), environment_(std::move(environment)) {
+Key::Key(const Signature& s, const Environments& environments)
+    : words_(s.words().begin(), s.words().end()), environments_(environments.begin(), environments.end()) {
   for (const Named& n : s.objects()) {
     if (n.by_value)
       objects_.push_back({py::reinterpret_borrow<py::object>(n.object), Remembered(nullptr)});
@@ -65,7 +65,8 @@ bool Key::matches(const Signature& s) const {
 }
 
 bool Key::is_dead() const {
-  return environment_.expired() || std::ranges::any_of(objects_, [](const Held& h) { return h.remembered.is_dead(); });
+  return std::ranges::any_of(environments_, [](const auto& e) { return e.expired(); }) ||
+         std::ranges::any_of(objects_, [](const Held& h) { return h.remembered.is_dead(); });
 }
 
 void Key::append_owned(std::vector<PyObject*>& to) const {
@@ -127,7 +128,7 @@ std::shared_ptr<const Entry> Table::find(Signature& s) {
 }
 
 void Table::insert(Signature& s, const std::vector<int>& numbers, std::shared_ptr<const Entry> entry,
-                   const std::shared_ptr<const Environment>& environment) {
+                   const Environments& environments) {
   std::vector<Slot> removed;  // their objects die without the lock
   {
     const table_detail::Lock lock(mutex_);
@@ -140,10 +141,10 @@ void Table::insert(Signature& s, const std::vector<int>& numbers, std::shared_pt
   // Keys are made without the lock: allocating Python objects can run anything.
   std::vector<std::pair<std::uint64_t, Slot>> fresh;
   if (auto rest = table_detail::without_added(numbers, s); !rest.empty()) {
-    fresh.emplace_back(s.hash(), Slot{Key(s, environment), nullptr, rest});
+    fresh.emplace_back(s.hash(), Slot{Key(s, environments), nullptr, rest});
     s.add_values(rest);
   }
-  fresh.emplace_back(s.hash(), Slot{Key(s, environment), std::move(entry), {s.added().begin(), s.added().end()}});
+  fresh.emplace_back(s.hash(), Slot{Key(s, environments), std::move(entry), {s.added().begin(), s.added().end()}});
   const table_detail::Lock lock(mutex_);
   for (auto& [hash, slot] : fresh) {
     slot.last_use = ++uses_;

@@ -14,7 +14,7 @@ namespace kfusion::fuse {
 /// where weak references are possible, and matches nothing once that is gone.
 class Key {
  public:
-  Key(const Signature& s, std::weak_ptr<const Environment> environment);
+  Key(const Signature& s, const Environments& environments);
   bool matches(const Signature& s) const;
   bool is_dead() const;
   void append_owned(std::vector<PyObject*>& to) const;
@@ -26,7 +26,7 @@ class Key {
   };
   std::vector<std::uint64_t> words_;
   std::vector<Held> objects_;
-  std::weak_ptr<const Environment> environment_;
+  std::vector<std::weak_ptr<const Environment>> environments_;
 };
 
 /// Keeps the entries of one function that were used last. Thread-safe.
@@ -35,10 +35,10 @@ class Table {
   /// The entry for `s`, to which the values of numbers are added that the trace looked at; nullptr: there is none.
   std::shared_ptr<const Entry> find(Signature& s);
 
-  /// `numbers`: those that the trace looked at, by register. `environment`: that it was made in, whose number is
-  /// in the signature.
+  /// `numbers`: those that the trace looked at, by register. `environments`: those that it was made in, whose numbers
+  /// are in the signature.
   void insert(Signature& s, const std::vector<int>& numbers, std::shared_ptr<const Entry> entry,
-              const std::shared_ptr<const Environment>& environment);
+              const Environments& environments);
 
   void clear();
   std::size_t size() const;

@@ -2,6 +2,9 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
+#include <bit>
+#include <cstdint>
+
 namespace kfusion::fuse {
 
 namespace py = pybind11;
@@ -39,11 +42,24 @@ class Remembered {
     return (weak_ ? referent(held_).ptr() : held_.ptr()) == object;
 #endif
   }
+  /// Whether it is that object, or a number or text of that type and value.
+  bool equals(PyObject* object) const { return is(object) || (!weak_ && held_ && object && is_same_value(object)); }
   bool is_dead() const { return weak_ && !referent(held_); }
   /// For Python's collector of cycles: the object, or its weak reference.
   PyObject* held() const { return held_.ptr(); }
 
  private:
+  /// -0.0 and 0.0 are two values, a NaN is itself.
+  bool is_same_value(PyObject* object) const {
+    PyObject* const own = held_.ptr();
+    if (Py_TYPE(own) != Py_TYPE(object)) return false;
+    if (PyFloat_Check(own))
+      return std::bit_cast<std::uint64_t>(PyFloat_AS_DOUBLE(own)) ==
+             std::bit_cast<std::uint64_t>(PyFloat_AS_DOUBLE(object));
+    if (!PyLong_CheckExact(own) && !PyUnicode_CheckExact(own) && !PyBytes_CheckExact(own)) return false;
+    return PyObject_RichCompareBool(own, object, Py_EQ) == 1;
+  }
+
   py::object held_;
   bool weak_ = false;
 };

@@ -1,84 +1,266 @@
-"""What a function depends on beside its arguments: the user's functions that it runs, what they name, and modules."""
+"""What a function depends on beside its arguments: the user's functions that it runs, and what these can read."""
 
 from __future__ import annotations
 
 import dis
+import enum
 import functools
 import inspect
 import sys
 from collections.abc import Collection, Iterable, Iterator
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    CellType,
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, NamedTuple
 
+from .._spec import is_array
 from . import modules
 from .source import in_library, is_installed
+from .structure import ATOMS
 
 _PLAIN = (FunctionType, MethodType, ModuleType, type)
 _Path = tuple[str, ...]  # of a global and attributes of it: ("layers", "norm")
+_CALLED = (FunctionType, MethodType, functools.partial)
 _ABSENT = object()
+_CONTAINERS = (list, tuple, dict, set, frozenset)
+_MOST_ITEMS, _DEEPEST = 1024, 8  # of containers that are taken apart, as guards.cpp has them
+_OF_PARTIALS = ("args", "func", "keywords")
+_ASKED = ("is_grad_enabled", "is_inference_mode_enabled")
 
 
 class Guard(NamedTuple):
-    """A function, whose code, defaults and names decide what a trace gives, or a module, whose attributes do.
+    """A function, whose code, defaults and names decide what a trace gives, or an object, whose attributes do, or a
+    function of the library whose result does.
 
-    `names` are the globals of a function, the attributes of a Python module, or those attributes of a torch module that
-    do not count; `cells` positions in a function's closure.
+    `names` are the globals of a function, or the attributes that are read. Of a `whole` object, a torch module, all
+    count but those. `cells` are positions in a function's closure.
     """
 
     owner: Any
     names: tuple[str, ...]
     cells: tuple[int, ...] = ()
+    whole: bool = False
 
 
 class _Names(NamedTuple):
-    globals: frozenset[_Path]  # read and never set
+    """What code reads: globals and closure variables that it never sets, and attributes of whatever object."""
+
+    globals: frozenset[_Path]
     cells: frozenset[str]
+    attributes: frozenset[str]
 
 
-def guards(function: Any, effects: Collection[str] = ()) -> list[Guard]:
-    """What decides what a trace of the function gives.
+def guards(function: Any, effects: Collection[str] = (), *argument: Any) -> list[Guard]:
+    """What decides what a trace of the function gives; with an object among its arguments, what else does then.
 
-    Functions of the user's that it names are followed, and attributes of the user's modules; those of libraries are
-    taken to stay as they are. A name that the code itself sets is none: it is an effect. Of torch modules all
-    attributes count, but those that are `effects`.
+    Functions of the user's that it names are followed, and objects that they can reach: by names, attributes and
+    entries. Of an object those attributes count that are read by their name anywhere in these functions; of torch
+    modules all, but those that are `effects`. Libraries are taken to stay as they are. A name that the code itself sets
+    is none: it is an effect.
     """
-    found: dict[FunctionType, Guard] = {}
-    attributes: dict[ModuleType, set[str]] = {}
-    layers: dict[int, Any] = {}
-    met: dict[int, Any] = {}  # by id, which stays theirs
-    static = _Static()
-    todo = [function]
-    while todo:
-        value = todo.pop()
-        if id(value) in met:
-            continue
-        met[id(value)] = value
-        value = _unwrapped(value, static)
-        if modules.is_module(value) and id(value) not in layers:
-            layers[id(value)] = value
-            todo += modules.children(value)
-        todo += _parts(value)
-        f = _plain(value, static)
-        if f is None or f in found:
-            continue
-        names = _names(f.__code__)
-        found[f] = _guard_of(f, names)
-        todo += values(found[f])
-        for module, name in _attributes(f, names.globals):
-            attributes.setdefault(module, set()).add(name)
-            todo.append(vars(module).get(name))
-    ignored = (*modules.WITHOUT_EFFECT, *sorted(effects))
-    of_modules = (Guard(module, tuple(sorted(names))) for module, names in attributes.items())
-    return [*found.values(), *of_modules, *(Guard(layer, ignored) for layer in layers.values())]
+    search = _Search()
+    search.follow([function])
+    found = search.guards(effects)
+    if not argument:
+        return found
+    known = {(id(guard.owner), guard.names) for guard in found}
+    search.follow(argument)
+    return [guard for guard in search.guards(effects) if (id(guard.owner), guard.names) not in known]
 
 
-def _parts(value: Any) -> list[Any]:
-    """What a partial calls and passes, the module of a method, and modules in a list or tuple."""
-    if type(value) in (list, tuple):
-        return [item for item in value if modules.is_module(item)]
-    if isinstance(value, functools.partial):
-        return [value.func, *value.args, *value.keywords.values()]
-    return [value.__self__] if isinstance(value, MethodType) and modules.is_module(value.__self__) else []
+def is_guarded_type(kind: type) -> bool:
+    """Whether what an object of a class holds or runs decides what is traced, where the object is an argument; for C++.
+
+    The class is none of a library's or Python's own, but for functions and torch's modules.
+    """
+    if not kind.__weakrefoffset__ or issubclass(kind, (type, ModuleType, enum.Enum)):
+        return False
+    return kind in _CALLED or modules.is_module_class(kind) or not _is_of_library(kind)
+
+
+class _Held(NamedTuple):
+    """An object that code can reach, the names of its attributes that count, and those that were looked for."""
+
+    value: Any
+    names: set[str]
+    seen: set[str]
+
+
+class _Search:
+    """What code can reach."""
+
+    def __init__(self) -> None:
+        self._functions: dict[FunctionType, Guard] = {}
+        self._modules: dict[ModuleType, set[str]] = {}
+        self._layers: dict[int, Any] = {}
+        self._objects: dict[int, _Held] = {}
+        self._asked: dict[Any, None] = {}  # functions of the library whose results count
+        self._names = {"forward", "__call__"}  # attributes that code reads, or calls run
+        self._met: dict[int, Any] = {}  # by id, which stays theirs
+        self._static = _Static()
+        self._todo: list[Any] = []
+
+    def follow(self, roots: Iterable[Any]) -> None:
+        """Adds what can be reached from these."""
+        self._todo += roots
+        while self._todo:
+            while self._todo:
+                self._meet(self._todo.pop())
+            for held in list(self._objects.values()):
+                self._read(held)
+
+    def guards(self, effects: Collection[str]) -> list[Guard]:
+        """Of all that was found."""
+        ignored = (*modules.WITHOUT_EFFECT, *sorted(effects))
+        named = [*self._modules.items(), *((held.value, held.names) for held in self._objects.values())]
+        return [
+            *self._functions.values(),
+            *(Guard(owner, tuple(sorted(names))) for owner, names in named if names),
+            *(Guard(layer, ignored, whole=True) for layer in self._layers.values()),
+            *(Guard(function, ()) for function in self._asked),
+        ]
+
+    def _meet(self, value: Any) -> None:
+        if type(value) in ATOMS or id(value) in self._met or is_array(value):
+            return
+        self._met[id(value)] = value
+        value = _unwrapped(value, self._static)
+        if modules.is_module(value):
+            self._layers[id(value)] = value
+            self._todo += modules.values(value)
+            self._add(type(value))
+        elif isinstance(value, functools.partial):
+            self._add(value, _OF_PARTIALS)
+            self._todo += [value.func, value.args, value.keywords]
+        elif isinstance(value, MethodType):
+            self._todo.append(value.__self__)
+        elif (parts := _parts(value)) is not None:
+            self._todo += parts
+        elif _has_attributes(value):
+            self._add(value)
+        function = _plain(value, self._static)
+        if function is not None and function not in self._functions:
+            self._run(function)
+
+    def _add(self, value: Any, names: Iterable[str] = ()) -> None:
+        self._objects.setdefault(id(value), _Held(value, set(names), set(names)))
+
+    def _run(self, function: FunctionType) -> None:
+        names = _names(function.__code__)
+        guard = self._functions[function] = _guard_of(function, names)
+        self._names |= names.attributes
+        self._todo += values(guard)
+        for module, name in _attributes(function, names.globals):
+            self._modules.setdefault(module, set()).add(name)
+            self._todo.append(vars(module).get(name))
+        self._asked |= dict.fromkeys(_asked(function, names))
+
+    def _read(self, held: _Held) -> None:
+        """Follows the attributes of an object that code reads and that were not looked for yet."""
+        own = {} if isinstance(held.value, type) else _own(held.value)
+        kinds = _classes(held.value)
+        for name in sorted({n for scope in (own, *map(vars, kinds)) for n in scope.keys() & self._names} - held.seen):
+            held.seen.add(name)
+            if name in own:
+                held.names.add(name)
+                self._todo.append(own[name])
+            for kind in kinds:
+                if name in vars(kind):
+                    self._of_class(held, name, kind)
+
+    def _of_class(self, held: _Held, name: str, kind: type) -> None:
+        found = vars(kind)[name]
+        if isinstance(found, MemberDescriptorType):
+            held.names.add(name)
+            self._todo.append(_of_slot(found, held.value))
+        elif _is_own_class(kind):
+            held.names.add(name)
+            self._todo.append(_getter(found))
+        elif isinstance(function := _getter(found), FunctionType):  # an installed one stays as it is
+            self._names |= _names(function.__code__).attributes
+
+
+def _parts(value: Any) -> Iterable[Any] | None:
+    """What a container holds, or an object to which there are no weak references; None of others."""
+    if isinstance(value, _CONTAINERS):
+        held = value.values() if isinstance(value, dict) else value
+        return tuple(held) if len(value) <= _MOST_ITEMS else ()
+    kind = type(value)
+    return tuple(_own(value).values()) if kind.__dictoffset__ and not kind.__weakrefoffset__ else None
+
+
+def _has_attributes(value: Any) -> bool:
+    """Whether it is a class of the user's, or an object with a life of its own, neither a library's nor Python's."""
+    kind = type(value)
+    if isinstance(value, type):
+        return _is_own_class(value)
+    return not isinstance(value, (*_PLAIN, enum.Enum)) and bool(kind.__weakrefoffset__) and not _is_of_library(kind)
+
+
+def _is_of_library(kind: type) -> bool:
+    return kind.__module__ == "builtins" or in_library({"__name__": kind.__module__})
+
+
+def _own(value: Any) -> dict[str, Any]:
+    """An object's attributes of its own: no code of the object's is run."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _of_slot(descriptor: MemberDescriptorType, value: Any) -> Any:
+    try:
+        return value if isinstance(value, type) else descriptor.__get__(value)
+    except AttributeError:  # it is not set
+        return None
+
+
+def _classes(value: Any) -> list[type]:
+    """Those that say what an object's attributes are, but for those of libraries and Python's."""
+    kind = value if isinstance(value, type) else type(value)
+    return [k for k in kind.__mro__ if not _is_of_library(k)]
+
+
+def _is_own_class(kind: type) -> bool:
+    """Whether a class is the user's: neither a library's nor installed."""
+    module = sys.modules.get(kind.__module__)
+    return not _is_of_library(kind) and (module is None or _is_own(module))
+
+
+def _getter(value: Any) -> Any:
+    """The function that an attribute of a class runs when it is read; else the attribute."""
+    for kind, name in ((property, "fget"), (functools.cached_property, "func")):
+        if isinstance(value, kind):
+            return getattr(value, name)
+    return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+
+
+def _asked(function: FunctionType, names: _Names) -> Iterator[Any]:
+    """Functions of torch whose results decide what the function's calls of torch do, or that it asks itself."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    for name in _ASKED:
+        if name in names.attributes or any(path[0] == name for path in names.globals):
+            yield getattr(torch, name)
+    named = (function.__globals__.get(path[0]) for path in names.globals)
+    if any(isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "torch" for value in named):
+        yield torch.get_default_dtype
+
+
+def expanded(found: Iterable[Any], depth: int = _DEEPEST) -> Iterator[Any]:
+    """Values and what they hold, within containers."""
+    for value in found:
+        yield value
+        if depth and type(value) not in ATOMS and (parts := _parts(value)):
+            yield from expanded(parts, depth - 1)
 
 
 def may_ask_for_types(found: Iterable[Guard]) -> bool:
@@ -88,28 +270,34 @@ def may_ask_for_types(found: Iterable[Guard]) -> bool:
 
 def values(guard: Guard) -> Iterator[Any]:
     """What a guard's function has for defaults and its names are bound to (None where they are bound to nothing), or
-    what a torch module has.
+    what an object has, and what is held by those that are containers.
     """
-    if modules.is_module(guard.owner):
-        yield from modules.values(guard.owner)
-        return
-    yield from _defaults(guard.owner)
-    yield from named_values(guard).values()
+    if guard.whole:
+        return expanded(modules.values(guard.owner))
+    return expanded([*_defaults(guard.owner), *named_values(guard).values()])
 
 
 def named_values(guard: Guard) -> dict[str, Any]:
-    """What the globals and closure variables of a guard's function, or a Python module's attributes, are bound to."""
+    """What the globals and closure variables of a guard's function, or an object's attributes, are bound to."""
     owner = guard.owner
-    scope = owner.__globals__ if isinstance(owner, FunctionType) else vars(owner)
-    named = {name: scope.get(name) for name in guard.names}
-    return named | {owner.__code__.co_freevars[i]: _contents(owner.__closure__[i]) for i in guard.cells}
+    if isinstance(owner, FunctionType):
+        named = {name: owner.__globals__.get(name) for name in guard.names}
+        return named | {owner.__code__.co_freevars[i]: _contents((owner.__closure__ or ())[i]) for i in guard.cells}
+    if isinstance(owner, ModuleType):
+        return {name: vars(owner).get(name) for name in guard.names}
+    return {name: _attribute(owner, name) for name in guard.names}
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    found = inspect.getattr_static(owner, name, None)
+    return _of_slot(found, owner) if isinstance(found, MemberDescriptorType) else found
 
 
 def named_modules(function: Any) -> dict[str, Any]:
     """The torch modules that the functions behind a function name."""
     named: dict[str, Any] = {}
     for guard in guards(function):
-        if not modules.is_module(guard.owner):
+        if not guard.whole:
             named = named_values(guard) | named
     return {name: value for name, value in named.items() if modules.is_module(value)}
 
@@ -118,6 +306,7 @@ def _defaults(owner: Any) -> Iterator[Any]:
     if isinstance(owner, FunctionType):
         yield from owner.__defaults__ or ()
         yield from (owner.__kwdefaults__ or {}).values()
+        yield from vars(owner).values()
 
 
 class _Static:
@@ -205,10 +394,13 @@ def _names(code: CodeType) -> _Names:
     paths: set[_Path] = set()
     cells: set[str] = set()
     written: set[str] = set()
+    attributes = {c for c in _constants(code) if type(c) is str and c.isidentifier()}  # for getattr, say
     path: _Path = ()
     for instruction in _instructions(code):
         action, _, rest = instruction.opname.partition("_")
         name = instruction.argval
+        if rest.endswith(("ATTR", "METHOD")):
+            attributes.add(name)
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:
             path = (*path, name)
         else:
@@ -219,7 +411,8 @@ def _names(code: CodeType) -> _Names:
             cells.add(name)
         elif rest in ("GLOBAL", "NAME") or rest.endswith("DEREF"):
             written.add(name)
-    return _Names(frozenset(p for p in paths if p[0] not in written), frozenset(cells - written))
+    own = frozenset(p for p in paths if p[0] not in written)
+    return _Names(own, frozenset(cells - written), frozenset(attributes))
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
@@ -227,3 +420,11 @@ def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _instructions(constant)
+
+
+def _constants(code: CodeType) -> Iterator[Any]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _constants(constant)
+        else:
+            yield constant

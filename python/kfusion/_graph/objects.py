@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .structure import is_plain, may_hold_results, walk
+from .structure import blank, is_plain, may_hold_results, walk
 
 _CLASS = ""  # among the items of parts: no attribute has that name
 _CONTAINERS = (list, dict)
@@ -120,7 +120,7 @@ class PutTogether:
         if not isinstance(value, Parts):
             return value
         kind = value[_CLASS]
-        made = kind() if kind in _CONTAINERS else object.__new__(kind)
+        made = blank(kind)
         number = len(self._made)
         self._made.append(made)
         self._before.append({})

@@ -9,12 +9,13 @@ import operator
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from .._spec import is_array
 
-_BASES: tuple[Any, ...] = (OrderedDict, defaultdict, dict, object)
+_BASES: tuple[Any, ...] = (OrderedDict, defaultdict, dict, list, SimpleNamespace, object)
 # Whose arrays are no memory that kernels can read: labelled, lazy, or in several processes. A call with them is split
 # into calls with plain arrays, by Python.
 FOREIGN = ("dask", "pandas", "polars", "xarray")
@@ -94,7 +95,7 @@ _plain_types: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
 def _looks_plain(kind: Any) -> bool:
-    is_python = all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__)
+    is_python = all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__) or kind is SimpleNamespace
     stores = kind.__dictoffset__ != 0 or kind.__flags__ & _MANAGED_DICT
     is_called = any("__call__" in vars(base) for base in kind.__mro__)
     is_other = issubclass(kind, (type, enum.Enum)) or kind.__module__.partition(".")[0] == "kfusion"
@@ -182,8 +183,8 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 def _remade(like: Any, items: Mapping[Any, Any], attributes: Mapping[str, Any]) -> Any:
     """Another object of its class, without that class's `__init__`."""
-    base = next(kind for kind in _BASES if isinstance(like, kind))
-    made = base.__new__(type(like))
+    base = _base(type(like))
+    made = blank(type(like))
     for key, item in items.items():
         base.__setitem__(made, key, item)
     if base is defaultdict:
@@ -191,6 +192,15 @@ def _remade(like: Any, items: Mapping[Any, Any], attributes: Mapping[str, Any]) 
     for name, value in attributes.items():
         object.__setattr__(made, name, value)
     return made
+
+
+def blank(kind: Any) -> Any:
+    """An empty object of a class, without that class's `__init__`."""
+    return _base(kind).__new__(kind)
+
+
+def _base(kind: Any) -> Any:
+    return next(base for base in _BASES if issubclass(kind, base))
 
 
 def leaves(value: Any) -> Iterator[Any]:

@@ -171,7 +171,7 @@ class Eager(_core.FusedCallable):
         """A call with an array of a kind that kernels do not take, for C++."""
         return self._fused._foreign(*call)
 
-    def _guards(self) -> list[Any]:
+    def _guards(self, *_: Any) -> list[Any]:
         return []
 
     def _prepare(self, args: Any, kwargs: Any, strides: Sequence[Any], numbers: bool, *_: Any) -> calls.Prepared:
