@@ -202,8 +202,14 @@ RESULTS_OF_SIZES = {
     "types": lambda x: (x + 1, type(x.shape[0]) is int, isinstance(x.shape[0], int)),
     "of NumPy": lambda x: (x + 1, np.arange(x.shape[0]), np.tri(x.shape[0]), np.float64(x.shape[0])),
     "of neither": lambda x: (x + 1, torch.arange(3.0), np.arange(3.0), [np.arange(3.0)] * 2, Both(np.arange(3.0))),
-    "questions": lambda x: (x + 1, x.numel(), x.nbytes, x.dim(), x.stride(), x.stride(0), x.mT.stride(-1), x.itemsize),
+    "questions": lambda x: (x + 1, x.numel(), x.nbytes, x.dim(), x.itemsize, x.reshape(2, -1).shape[1] // 2),
+    "strides": lambda x: (x + 1, x.stride(), x.stride(0), x.mT.stride(-1), (x + 1).stride(), (x @ x.mT).mT.stride(0)),
+    "strides of views": lambda x: (x + 1, *(v.stride() for v in views(x)), *(v.is_contiguous() for v in views(x))),
 }
+
+
+def views(x):
+    return x[1:, ::2], x[:1].expand(3, -1), x.view(-1, 2, 3).permute(2, 0, 1), x[:, 1], x.mT.contiguous(), x.mT[None]
 
 
 def rotary(x):

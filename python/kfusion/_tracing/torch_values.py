@@ -38,13 +38,12 @@ _OF_ANY_SUCH = (
     "is_inference",
     "is_neg",
     "is_signed",
-    "storage_offset",
     "stride",
 )
 # Methods that look at memory or at gradients.
 _NEVER = ("apply_", "as_strided", "as_strided_", "backward", "data_ptr", "map_", "pin_memory",
           "register_hook", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_", "storage",
-          "storage_type", "untyped_storage")  # fmt: skip
+          "storage_offset", "storage_type", "untyped_storage")  # fmt: skip
 _OPERATORS = {"equal": "eq"}  # torch.equal is another function
 
 
