@@ -90,3 +90,22 @@ def test_rows_that_see_no_key(device, kind, shape, rng):
     tensors = [drawn(rng, n, dtype, device) for n in ((b, h, s, d), (b, h, t, d), (b, h, t, d))]
     require_close(f, None, tensors, drawn(rng, (b, h, s, d), dtype, device), BOUNDS[dtype])
     assert not bool(fused(*tensors)[:, :, : s // 3].any())
+
+
+SCORES = {
+    "plain": lambda s: s,
+    "a cap": lambda s: 5 * torch.tanh(s / 5),
+    "causal": lambda s: s.masked_fill(torch.ones(s.shape[-2:], dtype=torch.bool, device=s.device).triu(1), -torch.inf),
+    "float32": lambda s: s.float() if s.dtype != torch.float64 else s,
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("keys", [33, 100, 257])
+def test_numbers_of_keys_that_rows_do_not_align(device, score, keys, rng):
+    for dtype in DTYPES[device]:
+        rows, d = int(rng.choice([keys, 64, 384])), int(rng.choice([32, 64, 128]))
+        f = lambda q, k, v: torch.softmax(SCORES[score](q @ k.mT * d**-0.5), -1).to(v.dtype) @ v  # noqa: B023, E731
+        tensors = [drawn(rng, (2, 3, n, d), dtype, device) for n in (rows, keys, keys)]
+        require_close(f, None, tensors, drawn(rng, (2, 3, rows, d), dtype, device), 2 * BOUNDS[dtype])

@@ -313,3 +313,46 @@ def test_what_leaves_without_boxes_costs_more_than_a_pass(function):
     assert one.executor == "tensor_cores"
     assert (product.executor, rest.executor) == ("array_library", "cuda")
     assert product.time_us + rest.time_us < one.time_us
+
+
+# ---- matrices ----
+
+
+def of_heads(f):
+    return lambda q, k, v: f(*(x.swapaxes(1, 2) for x in (q, k, v)))
+
+
+def scores_of(q, k):
+    return q @ k.swapaxes(-1, -2) * 0.3
+
+
+ATTENTION = {
+    "plain": lambda q, k, v: kf.softmax(scores_of(q, k)) @ v,
+    "a cap": lambda q, k, v: kf.softmax(kf.tanh(scores_of(q, k))) @ v,
+    "float32": lambda q, k, v: kf.softmax(scores_of(q, k).float()).to(q.dtype) @ v,
+    "keys by queries": lambda q, k, v: kf.softmax(scores_of(k, q), -2).swapaxes(-1, -2) @ v,
+}
+ATTENTION |= {f"{name}, heads behind": of_heads(f) for name, f in ATTENTION.items()}
+
+
+def require_matrices_for_the_copy_engine(kernels):
+    for k in kernels:
+        for extents, strides, offset in getattr(k, "matrices", ()):
+            assert offset % 16 == 0
+            assert all(s % 16 == 0 and 0 < s < 2**40 for s in strides), (extents, strides)
+            assert all(0 < n <= 2**32 for n in extents)
+
+
+@pytest.mark.parametrize("form", ATTENTION)
+def test_the_copy_engine_takes_all_matrices_of_gradients(form, rng):
+    """Whatever order in memory values between kernels are given after they are planned."""
+    f = ATTENTION[form]
+    for queries, keys in [(384, 33), (33, 384), (33, 33), (int(rng.integers(2, 400)), int(rng.integers(2, 400)))]:
+        b, h, d = int(rng.integers(1, 4)), int(rng.integers(1, 4)), int(rng.choice([32, 64, 128]))
+        q, k = (
+            spec(*((b, n, h, d) if form.endswith("behind") else (b, h, n, d)), like="torch") for n in (queries, keys)
+        )
+        kept = kf.kept_for_backward(f, q, k, k, device="H200")
+        both = kf.trace(kf.grad(lambda *a: kf.sum(f(*a).float()), (0, 1, 2)), q, k, k)
+        for graph in (kept.forward.graph, kept.backward.graph, both):
+            require_matrices_for_the_copy_engine(_core.cuda_kernels(graph, H200.to_dict()))

@@ -11,6 +11,7 @@
 #include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/graph/flat.hpp"
+#include "kfusion/lower/layouts.hpp"
 #include "runtime/each.hpp"
 
 namespace py = pybind11;
@@ -59,7 +60,8 @@ Args:
 
 py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse, bool aligned, bool clusters,
                  int multiprocessors, bool names) {
-  const Plan plan = make_plan(builder.graph(), read_device(device), options_to_run(fuse));
+  const Device on = read_device(device);
+  const Plan plan = with_layouts(make_plan(builder.graph(), on, options_to_run(fuse)), on);
   codegen::Target target;
   target.clusters = clusters;
   target.multiprocessors = multiprocessors;

@@ -265,8 +265,8 @@ class Executable::Maker final : public StepRequest {
   std::vector<std::int64_t> step_of_;  ///< by group; -1: none
 };
 
-Executable::Executable(Plan given, Place place, bool aligned, const OutputStrides& outputs) {
-  const Plan plan = with_layouts(std::move(given));
+Executable::Executable(Plan given, const Device& device, Place place, bool aligned, const OutputStrides& outputs) {
+  const Plan plan = with_layouts(std::move(given), device);
   auto parts = std::make_unique<Parts>();
   parts->place = place;
   parts->slots = assign_slots(plan);

@@ -27,7 +27,7 @@ class Executable {
   /// `plan` is one to run, whose inputs and outputs lie at `place`; `outputs` has their strides, none empty. `aligned`:
   /// all of them begin at multiples of the memory's vector_bytes. Compiles kernels. Throws DeviceError where the device
   /// cannot be used, ValueError for a group that has no executor.
-  Executable(Plan plan, Place place, bool aligned, const OutputStrides& outputs);
+  Executable(Plan plan, const Device& device, Place place, bool aligned, const OutputStrides& outputs);
   Executable(Executable&&) noexcept;
   ~Executable();
 

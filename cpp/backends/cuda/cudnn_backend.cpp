@@ -34,7 +34,7 @@ Executable copying(const Extents& shape, DType dtype, Place place, const Extents
   device.bandwidth = device.cache_bandwidth = 1;
   PlanOptions options;
   options.executors = {executor_named("cuda")};
-  return Executable(make_plan(b.graph(), device, options), place, false, {to});
+  return Executable(make_plan(b.graph(), device, options), device, place, false, {to});
 }
 
 class ConvolutionStep final : public ExecutableStep {

@@ -87,7 +87,7 @@ std::shared_ptr<const Compiled> make_once(const Wanted& w, const PlanOptions& op
   std::vector<View> layouts = result_layouts(plan, w.outputs, place);
   OutputStrides strides;
   for (const View& v : layouts) strides.push_back(element_strides(v));
-  return std::make_shared<const Compiled>(device, Executable(std::move(plan), place, w.aligned, strides),
+  return std::make_shared<const Compiled>(device, Executable(std::move(plan), device, place, w.aligned, strides),
                                           std::move(layouts));
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "kfusion/lower/outputs.hpp"
+#include "kfusion/plan/executor.hpp"
 #include "kfusion/plan/joins.hpp"
 
 namespace kfusion {
@@ -82,7 +83,8 @@ std::string_view called(const Node& n) {
 
 class Layouts {
  public:
-  explicit Layouts(Plan& plan) : p_(plan), output_of_(first_outputs(plan)), any_weight_last_(has_weight_last()) {}
+  Layouts(Plan& plan, const Device& device)
+      : p_(plan), device_(device), output_of_(first_outputs(plan)), any_weight_last_(has_weight_last()) {}
 
   void run() {
     for (const Group& group : p_.groups) {
@@ -231,18 +233,32 @@ class Layouts {
                             p_.computed[at(n)], strides);
       if (!to || !cut_space(space, space.spans.at(part), collapsed(*to).shape)) return;
     }
-    for (std::size_t i = 0; i < all.size(); ++i) *all[i] = changed[i];
+    const auto exchange = [&] {
+      for (std::size_t i = 0; i < all.size(); ++i) std::swap(*all[i], changed[i]);
+    };
+    exchange();
+    if (!is_read_by_all(n)) exchange();
+  }
+
+  /// Whether the executors of kernels that are no loops run those that read `n`: the plan asked them of C order.
+  bool is_read_by_all(NodeId n) const {
+    return std::ranges::all_of(p_.groups, [&](const Group& group) {
+      const bool reads = std::ranges::any_of(group.loads, [n](const Load& l) { return l.access.base == n; });
+      if (!reads || is_loops(group.pattern) || !group.executor) return true;
+      return !group.executor->refusal(candidate_of(p_, group), device_);
+    });
   }
 
   Plan& p_;
+  const Device& device_;
   const std::vector<int> output_of_;
   const bool any_weight_last_;
 };
 
 }  // namespace
 
-Plan with_layouts(Plan plan) {
-  Layouts(plan).run();
+Plan with_layouts(Plan plan, const Device& device) {
+  Layouts(plan, device).run();
   return plan;
 }
 

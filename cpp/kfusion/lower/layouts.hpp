@@ -8,7 +8,7 @@
 namespace kfusion {
 
 /// The plan with other strides for some values that kernels store for kernels, and in all that reads them. Results of
-/// the function lie as they did.
-Plan with_layouts(Plan plan);
+/// the function lie as they did, and so does what an executor of `device` would not read otherwise.
+Plan with_layouts(Plan plan, const Device& device);
 
 }  // namespace kfusion
