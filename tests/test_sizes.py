@@ -251,8 +251,13 @@ def shares_memory(x, y):
     return x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
 
 
+longest = 0
+
+
 def test_what_is_made_of_sizes_in_objects_of_the_caller_s():
     def function(x, o):
+        global longest
+        longest = x.shape[0]
         o.mask, o.n, o.part = torch.ones(x.shape[0], x.shape[0]).tril(), x.shape[0], slice(0, x.shape[0])
         seen.n, memory["mask"] = x.shape[0], torch.arange(x.shape[0])
         return x + o.mask.sum()
@@ -264,7 +269,7 @@ def test_what_is_made_of_sizes_in_objects_of_the_caller_s():
         wanted = function(array((n, 6)), one)
         assert_same(fused(array((n, 6)), other), wanted)
         assert_same(list(vars(other).values()), list(vars(one).values()))
-        assert_same([seen.n, memory["mask"]], [n, torch.arange(n)])
+        assert_same([seen.n, memory["mask"], longest], [n, torch.arange(n), n])
 
 
 def test_numpy():

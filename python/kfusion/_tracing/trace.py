@@ -145,7 +145,8 @@ def _require_no_sizes_outside(recorded: RecordedGraph, function: Any, bound: ins
     """Raises NotTheSame where the function has put a size, or what is made of sizes, where later calls would put their
     own: only what it sets in arguments is written back."""
     found, _ = _outside(function, [bound.arguments.get("self")])
-    if any(map(recorded.is_made_of_sizes, found)):
+    scopes = (getattr(guard.owner, "__globals__", {}) for guard in guards(function))
+    if any(map(recorded.is_made_of_sizes, [*found, *(value for scope in scopes for value in scope.values())])):
         raise recorded.failed()
 
 
