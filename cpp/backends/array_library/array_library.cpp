@@ -107,6 +107,7 @@ class ByArrayLibrary final : public Backend {
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
     constexpr double kFlopsOfReference = 7e9;
     const Node& n = plan.graph[group.nodes[0]];
+    if (n.op == Op::library_call) return price_of_call(plan.graph, n, roofline, device);
     if (n.op != Op::matmul || !is_half(n.dtype)) return roofline;
     if (!device.is_cpu) return price_on_gpu(n, plan.folded.work[at(group.nodes[0])].reads, roofline, device);
     if (n.library == Library::kTorch) return roofline;
@@ -127,6 +128,14 @@ class ByArrayLibrary final : public Backend {
   }
 
  private:
+  static Price price_of_call(const Graph& g, const Node& n, const Price& roofline, const Device& device) {
+    const auto& call = std::get<LibraryCallAttributes>(n.attributes);
+    Price p = roofline;
+    if (call.flops > 0) p.compute_us *= times_of_products(call.function, g[n.arguments[0]].dtype, device);
+    settle(p);
+    return p;
+  }
+
   /// Of half types: of unaligned factors 8184 x 1024 x 50257 take 6.0 ms where aligned ones take 1.05, and to transpose
   /// 8192 x 50257 back takes 1.0 ms, 2.6 times a copy (bfloat16, cuBLAS 13, an H200).
   static Price price_on_gpu(const Node& n, const std::vector<Access>& factors, const Price& roofline,

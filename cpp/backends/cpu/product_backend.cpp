@@ -122,7 +122,7 @@ class Products final : public Backend {
     Price p = roofline;
     if (group.pattern == Pattern::kAttention) {
       const bool has_librarys = !plan.graph.forms.empty();
-      if (const auto us = attention_us(candidate_of(plan, group), device, has_librarys)) p.compute_us = *us;
+      if (const auto us = attention_us(candidate_of(plan, group), roofline, device, has_librarys)) p.compute_us = *us;
     } else if (const auto c = products_of(candidate_of(plan, group), BatchAxes::kAny)) {
       // Threads that each have blocks of their own wait for each other once: 4096 x 1024 by 1024 x 4096 takes two of
       // them 0.95 to 1 of what OpenBLAS's threads take together, with what follows it. Of few rows there are few
@@ -161,15 +161,19 @@ class Products final : public Backend {
   /// 8 x 16 heads of 1024 queries and keys of 64 numbers take 0.92 of torch's time, which is priced as that of its
   /// products. Where a mask is made of positions a function of the library's may know it, and leave half of the scores
   /// out: torch's takes 0.24 to 0.7 of our time for 128 to 2048 queries.
-  static std::optional<double> attention_us(const Candidate& k, const Device& device, bool has_librarys) {
+  static std::optional<double> attention_us(const Candidate& k, const Price& roofline, const Device& device,
+                                            bool has_librarys) {
     constexpr double kOfLibrary = 0.92, kOfPositions = 2.5;
     const auto a = attention_of(k);
     const auto is_position = [&](const Access& read) { return is_of_positions(k.graph, read.base); };
     const auto knows_positions = [&](NodeId n) { return std::ranges::any_of(k.folded.work[at(n)].reads, is_position); };
     const bool has_positions = std::ranges::any_of(k.nodes, knows_positions);
     if (!a || (has_positions && !has_librarys)) return std::nullopt;
+    const DType type = cpu::held(a->scores.products[0].dtype);
+    const double scores = static_cast<double>(a->scores.batches) * static_cast<double>(a->scores.rows * a->scores.cols);
     return (has_positions ? kOfPositions : kOfLibrary) * (a->scores.flops() + a->output.flops()) /
-           peak_flops(device, cpu::held(a->scores.products[0].dtype), true) * 1e6;
+               peak_flops(device, type, true) * 1e6 +
+           beyond_softmax_us(roofline, type, scores, device);
   }
 };
 

@@ -142,13 +142,9 @@ class FormChoice {
 
  private:
   static constexpr std::size_t kMostKinds = 6;  // each is one more plan
-  static constexpr double kClearly = 0.98;
-
   /// Not where there is no product: such functions are bound by memory, and the kernels read and write no more. The
   /// library's may (torch's cross entropy on a CPU takes ten times as long), which nothing here knows.
-  bool is_faster(std::size_t i) const {
-    return costs_[i].has_product && costs_[i].library_us < kClearly * costs_[i].kernels_us;
-  }
+  bool is_faster(std::size_t i) const { return costs_[i].has_product && costs_[i].library_us < costs_[i].kernels_us; }
 
   /// Calls of one function with results of one shape.
   std::string kind_of(std::size_t i) const {

@@ -45,29 +45,15 @@ bool is_in_two_kernels(const Graph& g, const LibraryForm& form) {
   return std::ranges::any_of(g.nodes, [&](const Node& n) { return n.op == Op::conv2d && is_within(form, n.stage); });
 }
 
-/// In which the library's one call computes its products. torch's attention of bfloat16 takes a CPU as long as that of
-/// float32 (2 x 8 x 512 x 64: 12.0 and 11.3 ms, one core), though its products of bfloat16 take a quarter.
-DType computed_in(const Graph& g, const LibraryForm& form, const Device& device) {
-  const DType type = g[form.arguments[0]].dtype;
-  const bool is_attention = form.call.function.ends_with("scaled_dot_product_attention");
-  return is_attention && is_half(type) && device.is_cpu ? DType::kFloat32 : type;
-}
-
-/// What torch's attention takes of the time of its products, longer than products alone do: FlashAttention-2, which it
-/// prefers, reaches 0.36 of the peak of an H100 (b4 h16 s4096 d128, bfloat16), where products reach 0.78.
-double slowness(const LibraryForm& form, const Device& device) {
-  const bool attends = form.call.function.ends_with("scaled_dot_product_attention");
-  return attends && device.compute_capability == 90 ? 0.78 / 0.36 : 1.0;
-}
-
 double library_us(const Graph& g, const LibraryForm& form, std::int64_t flops, const Device& device) {
   std::int64_t bytes = g[form.result].nbytes();
   for (const NodeId a : form.arguments) bytes = checked_add(bytes, g[a].nbytes());
   Price p;
   p.launch_us = device.launch_us;
   p.memory_us = static_cast<double>(bytes) / device.bandwidth * 1e6;
-  p.compute_us = static_cast<double>(flops) / peak_flops(device, computed_in(g, form, device), true) * 1e6;
-  p.compute_us *= slowness(form, device);
+  const DType type = g[form.arguments[0]].dtype;
+  p.compute_us = static_cast<double>(flops) / peak_flops(device, type, true) * 1e6 *
+                 times_of_products(form.call.function, type, device);
   settle(p);
   const double one_us = (flops > 0 ? product_price(p, device) : p).total_us;
   if (!is_in_two_kernels(g, form)) return one_us;

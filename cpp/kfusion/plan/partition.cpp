@@ -41,6 +41,7 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
       rank_(ranks(g)),
       part_of_(g.nodes.size(), -1),
       span_(g.nodes.size(), 0),
+      times_(g.nodes.size(), 0),
       readers_(g.nodes.size()),
       is_output_(g.nodes.size(), false) {
   for (const Output& o : g.outputs) is_output_[at(stored_in(folded, o.node))] = true;
@@ -60,6 +61,7 @@ Partition::Partition(const Graph& g, const FoldedGraph& folded, const Device& de
     p.gathers = kind(g[n].op) == OpKind::kGather;
     p.sums = w.kind == WorkKind::kPartial;
     span_[i] = p.all();
+    times_[i] = product(p.domain);
     if (w.kind == WorkKind::kReduce) {
       const auto& r = std::get<ReduceAttributes>(g[n].attributes);
       std::size_t axis = 0;
@@ -381,6 +383,7 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
   v.reason = edges_fit(a, b, v);
   if (!v.reason) v.reason = fits_device(v.merged);
   if (v.reason) return v;
+  if (auto why = computes_again(a, b, v)) return {.reason = Reason::kNoGain, .missing = std::move(*why)};
   const bool asks = v.merged.kind == WorkKind::kContraction || (v.merged.gathers && v.merged.reduced != 0);
   if (asks && !is_anything_possible({a, b})) {
     if (auto why = missing(pattern_of(v.merged, nodes_of({a, b})), {a, b}))
@@ -478,11 +481,8 @@ bool Partition::sweeps(int p, NodeId source) const {
 
 void Partition::apply(int a, int b, Verdict v) {
   for (const auto& [p, moved] : {std::pair(a, &v.match.moved_a), std::pair(b, &v.match.moved_b)}) {
-    if (stay(*moved)) continue;  // most merges: so a chain of n costs n
-    for (const NodeId n : part(p).nodes) {
-      Axes& span = span_[static_cast<std::size_t>(n)];
-      span = moved_axes(*moved, span);
-    }
+    if (!stay(*moved) || !runs_alike(part(p), v.merged))  // not most merges: so a chain of n costs n
+      move_axes(p, *moved, v.merged);
   }
   move_nodes(a, b, std::move(v.merged), v.slot);
 }

@@ -70,6 +70,8 @@ class Partition {
   bool is_output(NodeId n) const { return is_output_[static_cast<std::size_t>(n)]; }
   /// The axes of its part's domain along which the value of n varies.
   Axes span(NodeId n) const { return span_[static_cast<std::size_t>(n)]; }
+  /// How many elements of n its kernel computes.
+  std::int64_t times(NodeId n) const { return times_[static_cast<std::size_t>(n)]; }
   int rank(NodeId n) const { return rank_[static_cast<std::size_t>(n)]; }
 
   /// Merges the part that computes `e.producer` into the one of `e.consumer`, or says why not.
@@ -154,6 +156,18 @@ class Partition {
   bool is_apart(const Executor* executor, const std::vector<int>& parts) const;
   bool is_anything_possible(const std::vector<int>& parts) const;
   std::optional<Reason> fits_device(const Part& merged) const;
+  /// Whether the kernel computes what is of `part` as often as that of `part` alone.
+  bool runs_alike(const Part& part, const Part& merged) const;  // again.cpp, to compute_us
+  void move_axes(int p, const MovedAxes& moved, const Part& merged);
+  struct Again {  ///< what a part computes more than once in a kernel with another one
+    double us = 0;
+    NodeId most = 0;  ///< what takes most of it
+    std::int64_t times = 1;
+  };
+  Again again_in(int p, const MovedAxes& moved, const Part& merged) const;
+  std::optional<std::string> computes_again(int a, int b, const Verdict& v) const;
+  double memory_us(const Part& part) const;
+  double compute_us(const Part& part) const;
   std::vector<Edge> crossing_edges(int a, int b) const;
   Part merged_part(int a, int b, const Match& m) const;
   bool sweeps(int p, NodeId source) const;  ///< reads each element of source, in order, once per element of its domain
@@ -173,8 +187,9 @@ class Partition {
   std::vector<int> rank_;     ///< by node
   std::vector<int> part_of_;  ///< by node, -1 for what is not computed
   std::vector<Part> parts_;
-  std::vector<Axes> span_;        ///< by node
-  std::vector<NodeIds> readers_;  ///< by node, one entry per read
+  std::vector<Axes> span_;           ///< by node
+  std::vector<std::int64_t> times_;  ///< by node
+  std::vector<NodeIds> readers_;     ///< by node, one entry per read
   std::vector<bool> is_output_;
   struct Missing {
     NodeId producer, consumer;

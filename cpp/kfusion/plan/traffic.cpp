@@ -7,8 +7,6 @@
 
 #include "kfusion/checked.hpp"
 #include "kfusion/plan/joins.hpp"
-#include "kfusion/plan/op_cost.hpp"
-#include "kfusion/plan/powers.hpp"
 #include "kfusion/plan/price.hpp"
 
 namespace kfusion {
@@ -82,15 +80,6 @@ void add(Bytes& to, const Bytes& b) {
 
 // ---- FLOPs ----------------------------------------------------------------------------------------------------------
 
-/// Maps and reductions of half types are computed in float32.
-DType compute_dtype(DType stored) { return is_half(stored) ? DType::kFloat32 : stored; }
-
-std::int64_t product(std::initializer_list<std::int64_t> factors) {
-  std::int64_t n = 1;
-  for (const std::int64_t f : factors) n = checked_multiply(n, f, "operations");
-  return n;
-}
-
 /// The result of the group's last reduction: deferred maps run once for each of its elements.
 std::int64_t reduced_size(const Graph& g, const Group& group) {
   const auto last = std::find_if(group.nodes.rbegin(), group.nodes.rend(),
@@ -102,53 +91,32 @@ bool contains(const std::vector<NodeId>& nodes, NodeId n) {
   return std::find(nodes.begin(), nodes.end(), n) != nodes.end();
 }
 
-FlopCount counted(DType dtype, bool matrix, std::int64_t count, double times = 1) {
-  return {dtype, matrix, count, static_cast<double>(count) * times};
-}
-
-/// Whether a map divides by what several of its elements share, which executors take as a product with the reciprocal.
-bool divides_by_shared(const Graph& g, const Node& n) {
-  if (n.op != Op::divide) return false;
-  NodeId by = n.arguments[1];
-  while (kind(g[by].op) == OpKind::kView) by = g[by].arguments[0];
-  return g[by].size() < n.size();
-}
-
-/// What a map's FLOPs take (work_of_flop), as executors compute it.
-double work_of_map(const Graph& g, NodeId id, DType dtype, const Device& device) {
-  if (divides_by_shared(g, g[id])) return 1;
-  const int power = power_by_products(g, id);
-  if (power == 0) return work_of_flop(g[id].op, dtype, device);
-  return power > 0 ? 2 : 1 + work_of_flop(Op::reciprocal, dtype, device);
-}
-
-FlopCount flops_of(const Graph& g, const Group& group, NodeId id, const Device& device) {
-  const Node& n = g[id];
-  const auto argument = [&](std::size_t i) -> const Node& { return g[n.arguments[i]]; };
-  switch (kind(n.op)) {
-    case OpKind::kMap: {  // a condition comes first: the last argument is of the type that is computed with
-      const std::int64_t size = contains(group.deferred, id) ? reduced_size(g, group) : n.size();
-      const DType dtype = argument(n.arguments.size() - 1).dtype;
-      const double work = work_of_map(g, id, dtype, device);
-      return counted(compute_dtype(dtype), false, product({info(n.op).flops, size}), work);
-    }
-    case OpKind::kReduce:
-    case OpKind::kPartial:
-      return counted(compute_dtype(argument(0).dtype), false,
-                     product({std::max(info(n.op).flops, 1), argument(0).size()}));
-    case OpKind::kContraction: {
-      const Extents& a = argument(0).shape;
-      const Extents& w = argument(1).shape;
-      const std::int64_t depth = n.op == Op::matmul ? a.back() : product({w[1], w[2], w[3]});
-      return counted(argument(0).dtype, true, product({2, depth, n.size()}));
-    }
-    case OpKind::kLibrary:
-      if (n.op == Op::library_call)
-        return counted(argument(0).dtype, true, g.attributes<LibraryCallAttributes>(id).flops);
-      return {};
-    default:
-      return {};
+/// By entry of group.nodes: how many elements of it the kernel computes. Of what is broadcast in it, as many as of what
+/// reads that, but for a row's values, which loops compute once for each row.
+std::vector<std::int64_t> times_of(const Plan& p, const Group& group) {
+  const Graph& g = p.graph;
+  Axes reduced = 0;
+  for (const int axis : group.reduced) reduced |= axis_bit(at(axis));
+  const auto is_of_row = [&](std::size_t i) {
+    return is_loops(group.pattern) && reduced != 0 && (group.spans[i] & reduced) == 0;
+  };
+  std::vector<std::int64_t> times;
+  for (std::size_t i = 0; i < group.nodes.size(); ++i) {
+    const NodeId n = group.nodes[i];
+    times.push_back(contains(group.deferred, n) ? reduced_size(g, group) : is_of_row(i) ? group.rows() : g[n].size());
   }
+  for (std::size_t i = group.nodes.size(); i-- > 0;) {
+    const Work& work = p.folded.work[at(group.nodes[i])];
+    if (work.kind == WorkKind::kContraction || work.kind == WorkKind::kLibrary) continue;
+    for (const Access& a : work.reads) {
+      const auto read = std::ranges::lower_bound(group.nodes, a.base);
+      if (read == group.nodes.end() || *read != a.base) continue;
+      const auto k = static_cast<std::size_t>(read - group.nodes.begin());
+      const std::int64_t needed = is_pointwise(work.kind) ? times[i] : product(a.shape);
+      if (!is_of_row(k) && !contains(group.deferred, a.base)) times[k] = std::max(times[k], needed);
+    }
+  }
+  return times;
 }
 
 void add(std::vector<FlopCount>& to, const FlopCount& f) {
@@ -165,7 +133,8 @@ void add(std::vector<FlopCount>& to, const FlopCount& f) {
 
 // ---- a kernel, and all of them --------------------------------------------------------------------------------------
 
-Traffic traffic_of(const Graph& g, const Group& group, const std::vector<Read>& reads, const Device& device) {
+Traffic traffic_of(const Plan& plan, const Group& group, const std::vector<Read>& reads, const Device& device) {
+  const Graph& g = plan.graph;
   Traffic t;
   for (const Read& r : reads) {
     add(t.compulsory, {r.bytes, 0});
@@ -177,7 +146,8 @@ Traffic traffic_of(const Graph& g, const Group& group, const std::vector<Read>& 
     add(t.issued, stored);
     if (g[n].size() > 0) t.launches = 1;  // empty arrays launch nothing
   }
-  for (const NodeId n : group.nodes) add(t.flops, flops_of(g, group, n, device));
+  const std::vector<std::int64_t> times = times_of(plan, group);
+  for (std::size_t i = 0; i < group.nodes.size(); ++i) add(t.flops, flops_of(g, group.nodes[i], times[i], device));
   return t;
 }
 
@@ -268,7 +238,7 @@ PlanCost count_in_place(Plan& plan, const Device& d) {
   Pricer pricer(p, d);
   for (const Group& group : p.groups) {
     const std::vector<Read> reads = reads_of(p.graph, group);
-    const Traffic traffic = traffic_of(p.graph, group, reads, d);
+    const Traffic traffic = traffic_of(p, group, reads, d);
     c.groups.push_back({traffic, pricer.price(group, traffic, reads)});
     add(c.total, c.groups.back());
   }

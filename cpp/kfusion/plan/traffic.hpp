@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kfusion/plan/device.hpp"
+#include "kfusion/plan/flops.hpp"
 #include "kfusion/plan/plan.hpp"
 #include "kfusion/savings.hpp"
 
@@ -12,15 +13,6 @@ namespace kfusion {
 struct Bytes {
   std::int64_t read = 0, written = 0;
   std::int64_t total() const { return read + written; }
-};
-
-/// Floating-point operations by dtype and unit.
-struct FlopCount {
-  DType dtype = DType::kFloat32;
-  bool matrix = false;
-  std::int64_t count = 0;
-  double work =
-      0;  ///< what the unit could do in their time: more than `count` for divisions and functions (op_cost.hpp)
 };
 
 struct Traffic {

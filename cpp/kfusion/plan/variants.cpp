@@ -24,6 +24,8 @@ namespace {
 
 /// What copies have to save of all bytes. Else a chain of a thousand barriers would be planned once for each.
 constexpr std::int64_t kLeastSaving = 100;
+/// Of a launch: prices know no less.
+constexpr double kKnown = 0.1;
 
 /// Short reductions that may be written out. A CPU takes rows of a few elements for much longer than operations on
 /// slices (1024 x 1024 distances in 32 dimensions 56 ms instead of 3.6). To a GPU, which reads neighbours best,
@@ -112,8 +114,9 @@ Counted Planner::plan_in_cells(const Graph& g, const Counted& unfused) const {
   return chosen;
 }
 
-/// Copies of cheap values stay where bytes fall, and time does not rise: to a CPU, exponentials of a matrix cost more
-/// than storing them. A copy can make another one pay: of what the first one reads.
+/// Copies of cheap values stay where bytes fall, and time does not rise by more than prices know: to a CPU,
+/// exponentials of a matrix cost more than storing them, those of a few hundred elements nothing beside a launch. A
+/// copy can make another one pay: of what the first one reads.
 Counted Planner::plan_with_copies(Graph g) const {
   auto planning = planning_of(std::move(g), Scope::kEverything);
   planning->merge();
@@ -125,7 +128,7 @@ Counted Planner::plan_with_copies(Graph g) const {
     copied = again->graph_with_copies();
     Counted other(std::move(again));
     const bool saves = best.bytes() - other.bytes() > best.bytes() / kLeastSaving;
-    if (other.exceeds(best) || other.us() > best.us() || !saves) break;
+    if (other.exceeds(best) || other.us() > best.us() + kKnown * device_.launch_us || !saves) break;
     best = std::move(other);
   }
   return best;

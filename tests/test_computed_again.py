@@ -1,0 +1,83 @@
+"""Values that are small for what reads them: computed again where that is cheap, else by a kernel of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+
+pytestmark = pytest.mark.native
+
+PEAK, LAUNCH_US = 150e9, 1.0
+CPU = kf.Device(
+    "cpu", bandwidth=20e9, is_cpu=True, launch_us=LAUNCH_US, peaks={"vector_float32": PEAK, "vector_float64": PEAK / 2}
+)
+TANH, SQRT = 45, 25  # FLOPs that take as long (cpp/kfusion/plan/op_cost.cpp)
+ROWS, COLS = 4096, 1024
+
+
+def tanhs(x, count):
+    for _ in range(count):
+        x = kf.tanh(x)
+    return x
+
+
+MATRIX, ROW, COLUMN, NUMBER = (kf.spec(shape) for shape in ((ROWS, COLS), (COLS,), (ROWS, 1), (1,)))
+LOSING = {
+    "power of a row": (lambda x, v: x * v**1.7, (MATRIX, ROW)),
+    "functions of a row": (lambda x, v: x + tanhs(v, 8), (MATRIX, ROW)),
+    "functions of a column": (lambda x, v: x + tanhs(v, 8), (MATRIX, COLUMN)),
+    "functions of a number": (lambda x, v: x + tanhs(v, 8), (MATRIX, NUMBER)),
+    "of a row, reduced": (lambda x, v: (x * tanhs(v, 8)).sum(-1), (MATRIX, ROW)),
+    "of a row, behind a product": (lambda x, w, v: x @ w + tanhs(v, 8), (MATRIX, kf.spec((COLS, 16)), kf.spec((16,)))),
+    "of a row and a column": (lambda u, v: tanhs(u, 4) * tanhs(v, 4), (ROW, COLUMN)),
+}
+losing = pytest.mark.parametrize(("function", "specs"), LOSING.values(), ids=list(LOSING))
+
+
+@losing
+def test_what_costs_more_again_has_a_kernel_of_its_own(function, specs):
+    plan = kf.plan(function, *specs, device=CPU)
+    assert plan.fused.time_us <= plan.unfused.time_us
+    assert plan.fused.launches > 1
+    said = [r.sentence for r in plan.refusals if r.reason == "no_gain"]
+    assert any("times, which is predicted to take longer than to store it" in s for s in said), said
+    merged = kf.plan(function, *specs, device=CPU, allow=[(a, b) for a in plan.stages for b in plan.stages])
+    assert merged.fused.launches == 1
+    assert merged.fused.time_us > plan.fused.time_us
+
+
+@losing
+def test_results(function, specs):
+    rng = np.random.default_rng()
+    arrays = [np.abs(rng.standard_normal(s.shape, np.float32)) for s in specs]
+    want = function(*(a.astype(np.float64) for a in arrays))
+    np.testing.assert_allclose(kf.fuse(function)(*arrays), want, rtol=1e-4, atol=1e-5)
+
+
+def compute_us(function, *specs):
+    (kernel,) = kf.plan(function, *specs, device=CPU).groups
+    return kernel.compute_us
+
+
+def test_prices_count_maps_over_the_domain_of_their_kernel():
+    small = ROWS // 64, COLS
+    of_row = compute_us(lambda x, v: x + kf.tanh(v), kf.spec(small), ROW)
+    assert of_row == pytest.approx(small[0] * COLS * (1 + TANH) / PEAK * 1e6)
+
+
+def test_loops_compute_values_of_rows_once_a_row():
+    us = compute_us(lambda x: x * kf.sqrt(kf.sum(x * x, -1, keepdims=True)), MATRIX)
+    assert us == pytest.approx((ROWS * COLS * 3 + ROWS * SQRT) / PEAK * 1e6)
+
+
+def test_flops_are_those_of_the_function():
+    (kernel,) = kf.plan(lambda x, v: x + kf.tanh(v), kf.spec((64, COLS)), ROW, device=CPU).groups
+    assert sum(f.count for f in kernel.flops) == 65 * COLS
+
+
+@pytest.mark.parametrize("function", [lambda x, v: x * (v + 1), lambda x, v: x * kf.exp(v)])
+def test_what_is_hidden_behind_memory_is_computed_again(function):
+    plan = kf.plan(function, MATRIX, ROW, device=CPU)
+    assert plan.fused.launches == 1
