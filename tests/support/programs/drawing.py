@@ -60,6 +60,7 @@ def many(**counts: int) -> tuple[str, ...]:
 _ALL = ("float32", "float32", "float64", "float16", "bfloat16")
 # Rows and columns of as many as sums of parts of the rows need (kfusion/plan/partial_sums.cpp).
 _PARTS = (*((33, 128), (64, 130), (130, 64), (96, 131), (130, 520), (520, 130)) * 3, (64, 1030))
+_TALL = ((130, 520), (520, 130), (33, 67), (7, 2050), (2050, 7))  # whose values are large for what broadcasts to them
 PROFILES = (
     Profile("anything", many(unary=2, function=1, binary=4, scale=1, compare=1, select=1, reduce=3, normalise=2,
                               centre=2, view=3, cast=1, composite=1, logical=1), _ALL, (*_ALL, "int32"), (2, 16)),
@@ -89,6 +90,8 @@ PROFILES = (
             _ALL, _ALL, (2, 12)),
     Profile("sums of columns", many(beside=3, reduce=2, centre=1, unary=1, binary=3, view=1, cast=1, composite=1),
             _ALL, _ALL, (2, 8), bases=_PARTS),
+    Profile("broadcasts", many(broadcast=4, unary=1, binary=2, reduce=2, centre=1, view=1, cast=1, join=1),
+            ("float32", "float64"), _ALL, (2, 8), bases=_TALL),
     Profile("composites", many(composite=4, view=4, binary=2, reduce=1, cast=1, compare=1), _ALL, _ALL, (2, 8)),
 )  # fmt: skip
 _TRAINING = Profile("training", many(composite=4, head=5, matmul=2, along=1, take=1, binary=3, unary=2, function=2,
@@ -220,6 +223,20 @@ class Drawing:
         if not self.profile.whole and self.flag(8):
             ops = ["hypot", "arctan2"]
         self.push(self.c.one_of(ops), pair)
+
+    def _broadcast(self) -> None:
+        """Functions of a value that is small for what reads them, so that computing them there costs more."""
+        x = self.pick(lambda v: v.is_float and v.array.ndim > 0)
+        shape = self.values[x].shape
+
+        def is_small(y: Value) -> bool:
+            pairs = zip(shape[::-1], y.shape[::-1], strict=False)
+            return y.is_float and y.array.size < math.prod(shape) and all(n in (m, 1) for m, n in pairs)
+
+        y = self.pick(is_small) if self.flag() else self.push("max", [x], self.axes(x), True)
+        for _ in range(self.c.integer(1, 8)):
+            y = self.push(self.c.one_of(["tanh", "sin", "cos", "arctan", "exp"]), [y])
+        self.push(self.c.one_of(["add", "subtract", "multiply", "maximum"]), [x, y])
 
     def _scale(self) -> None:
         c = self.c.one_of([2, -1, 3, 1] if self.profile.whole else [2, -1, 0.5, 1.1, 1.5, 0.3])
