@@ -10,7 +10,7 @@ from pathlib import Path
 from kfusion import _files, _progress
 from kfusion._cli.options import parse_positive
 
-from . import changes, options, plots, readme, runner, show, suites, targets
+from . import changes, drawn, options, plots, readme, runner, show, suites, targets
 from .results import Results
 
 _EPILOG = """\
@@ -135,6 +135,8 @@ def _measure(args: argparse.Namespace) -> None:
         _print_paths(plots.save_all(results, args.plots, Path(args.out).stem))
     if not results.complete:
         raise KeyboardInterrupt
+    if "drawn" in names:
+        drawn.require_no_loss(results)
 
 
 def _command(args: argparse.Namespace) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -67,6 +68,15 @@ class Measured:
     def states(self) -> tuple[str, ...]:
         """Those measured, in order."""
         return tuple(dict.fromkeys(row.state for row in self.rows))
+
+    @property
+    def slowdown(self) -> float:
+        """The time of the fused version over that of the fastest other one but the copy; infinite where nothing was
+        measured."""
+        rows = [row for row in self.rows if row.state in self.states[:1] and row.version != "copy"]
+        ours = [row.median_us for row in rows if row.version in ("fused", NOISE)]
+        others = [row.median_us for row in rows if not row.version.startswith("fused")]
+        return min(ours) / min(others) if ours and others else math.inf
 
     def find(self, version: str, state: str | None = None) -> Row | None:
         """The row of a version in a state (the first one measured by default), or None."""

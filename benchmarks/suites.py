@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from kfusion import _timing
 from kfusion._devices import hardware
 
-from . import attention, convolutions, gradients, layers, losses, optimizers, products, training
+from . import attention, convolutions, drawn, gradients, layers, losses, optimizers, products, training
 from . import functions as f
 from .cold_start import FirstCall
 from .compiling import CompileCase
@@ -348,6 +348,11 @@ SUITES = {
     "losses": Suite("losses over large vocabularies with their gradients, and the memory they take", (), _losses),
     "training": Suite("backward passes of norms, and steps of blocks of models with their memory", (), _training),
     "gradients": Suite("forward and backward passes on the CPU, beside torch's own", (), _gradients),
+    "drawn": Suite(
+        f"{drawn.COUNT} drawn functions; fails where fused takes over {drawn.BOUND} of unfused's or the library's time",
+        (),
+        drawn.cases,
+    ),
     "models": Suite("calls of whole models, beside eager torch and torch.compile", (), _models),
     "compile": Suite("the same models through torch.compile: kfusion's backend beside inductor", (), _compile),
     "cold_start": Suite("first calls in fresh processes", ("cpu", "cuda"), _cold_start),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from kfusion import _tables
 
-from . import cold_start, host, show, warm
+from . import cold_start, drawn, host, show, warm
 from .results import Measured, Results, Row
 from .suites import EXPERIMENT_SHAPE, FEW_ROWS
 
@@ -200,6 +200,8 @@ TARGETS = (
            lambda c: "hot" in c.states, _times_as_fast_as(_COMPILED, "hot"), 1.0),
     Target("CPU, within the caches, times as fast as the best peer", ("cpu",), lambda c: "hot" in c.states,
            _best_peer, 1.0),
+    Target("drawn functions, in times of the faster of unfused and the library", ("drawn",), lambda c: True,
+           lambda case, results: case.slowdown, drawn.BOUND, True),
     Target("a call with a torch tensor on the GPU, us", ("host",),
            lambda c: c.layout == "torch" and c.dtype == "float32" and 0 not in c.shape, _us(host.CALL), 4.0, True),
     Target("a product's call with a torch tensor on the GPU, us", ("host",),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import benchmarks as bench
-from benchmarks import changes, cli, functions, models, options, plots, readme, show, suites, targets, warm
+from benchmarks import changes, cli, drawn, functions, models, options, plots, readme, show, suites, targets, warm
 from benchmarks.results import Measured, Results, Row, row_of
 from benchmarks.runs import SCHEMA
 from kfusion import _core, _timing
@@ -162,9 +162,29 @@ class TestSuites:
     def test_suites_that_fit_the_device(self):
         assert suites.chosen((), "cpu") == ["cpu", "host", "cold_start"]
         named = {"attention", "compile", "convolutions", "cpu", "gradients", "layers", "losses", "models", "optimizers"}
-        named |= {"products", "training"}
+        named |= {"drawn", "products", "training"}
         assert set(suites.chosen((), "cuda")) == {*suites.SUITES} - named
         assert suites.chosen(["host", "chains"], "cpu") == ["chains", "host"]
+
+
+class TestDrawn:
+    def test_they_are_the_same_each_time(self):
+        functions = [text for _, text in drawn.texts()]
+        assert len(set(functions)) == drawn.COUNT
+        assert functions == [text for _, text in drawn.texts()]
+
+    def test_a_loss_is_an_error_with_the_formula(self):
+        won = measured("drawn", "x + row", (9,), row("fused", us=11), row("unfused", us=20), row("numpy", us=10))
+        lost = measured("drawn", "x * exp(row)", (9,), row("fused", us=18), row("unfused", us=10), row("numpy", us=90))
+        wrong = measured("drawn", "gelu(x)", (9,))
+        drawn.require_no_loss(results(won))
+        assert won.slowdown == pytest.approx(1.1)
+        with pytest.raises(AssertionError, match=r"of 3 drawn functions 2 .*\n  1.80  x \* exp\(row\)\n  inf  gelu"):
+            drawn.require_no_loss(results(won, lost, wrong))
+
+    def test_the_better_of_two_measurements_counts(self):
+        rows = row("fused", us=20), row("fused, again", us=9), row("unfused", us=10), row("copy", us=1)
+        assert measured("drawn", "x", (9,), *rows).slowdown == 0.9
 
 
 class TestWarm:
