@@ -16,7 +16,7 @@ import kfusion as kf
 
 from . import forms
 from .checks import Runner
-from .grad_checks import one_thread, tensor
+from .grad_checks import Case, by_torch, one_thread, tensor
 from .in_torch import TORCH
 from .program import NUMPY, Language, Program
 from .values import Unfit, Value
@@ -117,6 +117,19 @@ class CallRunner(Runner):
         with one_thread():
             for language, make in ((NUMPY, _array), (TORCH, tensor)):
                 self._check_in(language, make, program)
+            if thorough:
+                self._check_gradients(dataclasses.replace(program, form=None))
+
+    def _check_gradients(self, program: Program) -> None:
+        """Of one fused function, with each size for which they are what they are whoever computes them."""
+        fused = kf.fuse(program.function(TORCH))
+        for number, grow in enumerate(GROWTH):
+            try:
+                case = Case.of(resized(program, grow))
+            except (Unfit, ValueError, RuntimeError, IndexError, TypeError):
+                continue
+            results, gradients = by_torch(fused, case.program.inputs)
+            case.require(f"gradients, call {number}", gradients, results)
 
     def _check_in(self, language: Language, make: Callable[[np.ndarray], Any], program: Program) -> None:
         scope: dict[str, Any] = {"Box": forms.Box, "SimpleNamespace": SimpleNamespace}
