@@ -20,6 +20,7 @@ from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
 from ._foreign import calls as foreign_calls
+from ._foreign import labelled
 from ._fused_module import fused_module
 from ._graph import calls, guards, heads, modules
 from ._graph.calls import Alike
@@ -126,7 +127,7 @@ class FusedFunction(_core.FusedCallable):
         an attribute whose name is put together.
         """
         self._clear()
-        for name in ("unfused", "_passes"):
+        for name in ("unfused", "_passes", "_labelled"):
             if name in self.__dict__:
                 self.__dict__[name].clear()
 
@@ -151,12 +152,18 @@ class FusedFunction(_core.FusedCallable):
     def _passes(self) -> Any:
         return Differentiable(self)
 
+    def placed(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A call of a function of kfusion's with labelled arrays that hold traced values; NotImplemented without."""
+        return labelled.placed(self.__wrapped__, args, kwargs)
+
+    @functools.cached_property
+    def _labelled(self) -> Any:
+        return labelled.Known()
+
     def _planned(self, args: Any, kwargs: Any) -> Trace:
         """The trace of arrays as they lie, or of specs."""
 
         def seen(path: str, leaf: Any) -> Any:
-            if (known := foreign_calls.planned(f"kfusion.{self.__name__}", path, leaf)) is not None:
-                leaf = known
             if isinstance(leaf, np.generic) or not is_array(leaf):
                 return leaf
             strides = None
@@ -166,11 +173,14 @@ class FusedFunction(_core.FusedCallable):
                 strides = _core.element_strides(leaf, self.__name__, path)
             return Argument(leaf, -1, strides or ())
 
+        function = self.__wrapped__
+        if foreign_calls.is_meant(args, kwargs):
+            function, args, kwargs = foreign_calls.planned(self, args, kwargs)
         apart = TakenApart(self.__signature__, args, kwargs)
         args = [walk(a, seen, enters=holds_arrays) for a in apart.args]
         kwargs = {n: walk(a, seen, n, enters=holds_arrays) for n, a in apart.kwargs.items()}
         with heads.of_options(self._options):
-            return through_jax.attempted(self.__wrapped__, (args, kwargs), lambda f: trace(f, *args, **kwargs))
+            return through_jax.attempted(function, (args, kwargs), lambda f: trace(f, *args, **kwargs))
 
     def _taken_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any) -> Any:
         """A call with objects among its arguments, or arrays that are no memory, for C++."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -52,14 +53,17 @@ def run(fused: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, st
     return module.call(fused, args, kwargs)
 
 
-def planned(who: str, name: str, x: Any) -> Any:
-    """What a plan takes in the place of such an array: its kind, or what is in it; None for other arguments."""
-    library = foreign_library(type(x))
-    if library in (None, "torch"):
-        return None
-    if library in _ENGINES:
-        return lazy_spec(who, name, x)
-    return importlib.import_module(_LABELLED).unlabelled(who, name, x)
+def planned(fused: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """The function to trace for a plan of a call with such arrays, and its arguments: for lazy ones their kinds."""
+    if any(name not in _ENGINES for name in libraries_of(args, kwargs)):
+        module = importlib.import_module(_LABELLED)
+        function, args, kwargs = module.planned(fused, args, kwargs)
+        return function, args, kwargs
+
+    def spec(path: str, leaf: Any) -> Any:
+        return lazy_spec(f"kfusion.{fused.__name__}", path, leaf) if foreign_library(type(leaf)) == "dask" else leaf
+
+    return fused.__wrapped__, *by_path(fused.__signature__, args, kwargs, spec)
 
 
 class Operands:
@@ -103,14 +107,16 @@ class Operands:
         self.arrays.append(leaf)
         return leaf
 
+    def replaced(self, arrays: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The call's arguments, with other arrays in the places of these."""
+        rest = iter(arrays)
+        return self._replaced(lambda *_: next(rest))
+
     def _replaced(self, made: Callable[[str, Any], Any]) -> tuple[list[Any], dict[str, Any]]:
         def visit(path: str, leaf: Any) -> Any:
             return made(path, leaf) if self._is_operand(leaf) else leaf
 
-        parameters = [*self.fused.__signature__.parameters][: len(self._args)]
-        names = parameters + [f"argument {k + 1}" for k in range(len(parameters), len(self._args))]
-        args = [walk(a, visit, n, is_leaf=self._is_operand) for n, a in zip(names, self._args, strict=True)]
-        return args, {n: walk(a, visit, n, is_leaf=self._is_operand) for n, a in self._kwargs.items()}
+        return by_path(self.fused.__signature__, self._args, self._kwargs, visit, self._is_operand)
 
     def traced(self, arrays: Sequence[Any]) -> Trace:
         """The trace of other arrays, or specs, in the places of these.
@@ -133,11 +139,19 @@ class Operands:
             raise TypeError(f"{self.who}: it draws random numbers, which such arrays do not allow")
         return traced
 
-    def called(self, arrays: Sequence[Any]) -> Any:
-        """The function of other arrays in the places of these."""
-        rest = iter(arrays)
-        args, kwargs = self._replaced(lambda *_: next(rest))
-        return self.fused(*args, **kwargs)
+
+def by_path(
+    signature: inspect.Signature,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    visit: Callable[[str, Any], Any],
+    is_leaf: Callable[[Any], bool] = lambda _: False,
+) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments with `visit(path, leaf)` in place of each leaf; a path begins with the parameter's name."""
+    parameters = [*signature.parameters][: len(args)]
+    names = parameters + [f"argument {k + 1}" for k in range(len(parameters), len(args))]
+    made = [walk(a, visit, n, is_leaf=is_leaf) for n, a in zip(names, args, strict=True)]
+    return made, {n: walk(a, visit, n, is_leaf=is_leaf) for n, a in kwargs.items()}
 
 
 def graph_of(traced: Trace) -> dict[str, Any]:

@@ -65,6 +65,9 @@ def _public(builder: _Function, stage: Callable[[Tracer], contextlib.AbstractCon
             _require_several(who, name, bound.arguments[name])
         given = {n: bound.arguments[n] for n in arrays if bound.arguments.get(n) is not None}
         every = [v for name, value in given.items() for v in (value if name in several else (value,))]
+        placed = next((v._placed for v in every if hasattr(type(v), "__kfusion_by_place__")), None)
+        if placed is not None:
+            return placed(traced, args, kwargs)
         first = next((v for v in every if isinstance(v, Traced)), None)
         for name, value in given.items():
             if hasattr(type(value), "__kfusion_complex__"):
@@ -170,6 +173,15 @@ class Eager(_core.FusedCallable):
     def _foreign(self, *call: Any) -> Any:
         """A call with an array of a kind that kernels do not take, for C++."""
         return self._fused._foreign(*call)
+
+    def _taken_apart(self, args: Any, kwargs: Any, *_: Any) -> Any:
+        """A call with an object among its arguments, for C++: an array of xarray's may hold a traced value."""
+        if (made := self._fused.placed(args, kwargs)) is not NotImplemented:
+            return made
+        bound = bind(self._who, self._signature, args, kwargs)
+        for name in self._arrays:
+            self._input(Tracer(self._name, eager=True), name, bound.arguments.get(name, 0))
+        raise TypeError(f"{self._who}: arguments must be arrays, numbers, strings, tuples or lists")
 
     def _guards(self, *_: Any) -> list[Any]:
         return []

@@ -10,7 +10,7 @@ from typing import Any
 
 from . import aten, numpy_fills, numpy_functions, numpy_ufuncs, torch_functions
 from .refusals import refused, refused_keyword
-from .traced import Value
+from .traced import Value, has_labels
 
 
 class Dispatched(Value):
@@ -19,11 +19,15 @@ class Dispatched(Value):
     __slots__ = ()
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if any(map(has_labels, inputs)):
+            return NotImplemented
         return numpy_ufuncs.array_ufunc(ufunc, method, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if numpy_fills.is_fill(function):  # like=self, which is no argument here
             return numpy_fills.filled(self, function, args, kwargs)
+        if any(hasattr(kind, "__kfusion_by_place__") for kind in types):
+            return NotImplemented
         return numpy_functions.array_function(function, args, kwargs)
 
     @classmethod

@@ -234,6 +234,8 @@ def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         TraceError: what it gives depends on data, or an argument would not be honoured.
     """
     name = f"{function.__module__}.{function.__name__}"
+    if function in _OF_DTYPES:
+        return function(*(getattr(v, "dtype", v) for v in args), **kwargs)
     if any(map(dtype_names.is_complex, leaves((args, kwargs)))):
         return _of_stored(function, name, args, kwargs)
     if function is np.nan_to_num and args and kwargs.get("copy") is False:
@@ -279,6 +281,7 @@ def _into(out: Any, function: Any, name: str, args: Any, kwargs: Any, given: Any
 
 
 _ASKED = ("shape", "ndim", "size", "iscomplexobj", "isrealobj")
+_OF_DTYPES = (np.result_type, np.can_cast, np.min_scalar_type)
 _OF_VALUES = ("copyto", "put_along_axis", "allclose")
 
 

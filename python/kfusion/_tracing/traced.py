@@ -10,6 +10,7 @@ import numpy as np
 from .._graph.number import read
 from .._graph.sizes import is_int
 from .._graph.source import NoForm, TraceAttributeError, message, trace_error
+from .._graph.structure import foreign_library
 from .._graph.values import Traced, tracer_of
 from .._ops.views import astype, matrix_transpose, transpose
 from .._spec import FLOATS, ITEM_BYTES
@@ -186,8 +187,17 @@ def _define(name: str, method: Callable[..., Any]) -> None:
     setattr(Value, method.__name__, method)
 
 
+def has_labels(value: Any) -> bool:
+    """Whether a value is one of a library of labelled arrays, whose own operators and functions it is to run."""
+    return hasattr(type(value), "__kfusion_by_place__") or foreign_library(type(value)) == "xarray"
+
+
+def _binary(op: str) -> Callable[..., Any]:
+    return lambda x, y: NotImplemented if has_labels(y) else x._operation(op, x, y)
+
+
 def _operator(name: str, symbol: str, op: str) -> None:
-    _define(name, lambda x, y: x._operation(op, x, y))
+    _define(name, _binary(op))
     _define(f"r{name}", lambda x, y: x._operation(op, y, x))
     _define(f"i{name}", lambda x, y: x._write(symbol, getattr(x, f"__{name}__")(y)))
 
@@ -227,7 +237,7 @@ def refuse(kind: type[Any]) -> None:
 for _name, (_symbol, _op) in BINARY.items():
     _operator(_name, _symbol, _op)
 for _name, _op in COMPARISONS.items():
-    _define(_name, lambda x, y, op=_op: x._operation(op, x, y))
+    _define(_name, _binary(_op))
 for _name, _op in UNARY.items():
     _define(_name, lambda x, op=_op: x._operation(op, x))
 refuse(Value)
