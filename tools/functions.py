@@ -28,12 +28,7 @@ from kfusion._tracing import (
 )
 
 PAGE = Path(__file__).parents[1] / "docs" / "functions.md"
-_NUMPY_VIEWS = frozenset(
-    (
-        *("transpose", "matrix_transpose", "swapaxes", "moveaxis", "reshape", "ravel", "expand_dims", "broadcast_to"),
-        *("flip", "squeeze", "fliplr", "flipud", "copy"),
-    )
-)
+_NUMPY_VIEWS = ((numpy_functions.VIEWS & numpy_functions._FUNCTIONS.keys()) | {"copy"}) - numpy_joins.FUNCTIONS.keys()
 
 _HEAD = """\
 # What becomes of each function

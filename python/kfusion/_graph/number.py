@@ -155,6 +155,11 @@ def is_integer(value: Any) -> bool:
     return type(value) is Integer
 
 
+def value_of(value: Number) -> Any:
+    """The number's value in the present call; what is traced does not hold for it only."""
+    return value._value
+
+
 def read(value: Any) -> Any:
     """The value itself; from now on its trace holds for this value only."""
     if not is_number(value):

@@ -27,7 +27,6 @@ _PARTS = {
     "nanmean": ("sum",),
     "trapezoid": ("sum",),
     "float_power": ("pow",),
-    "ldexp": ("pow",),
     "norm": ("norm", "linalg_vector_norm"),
     "vector_norm": ("linalg_vector_norm",),
     "logsumexp": ("logsumexp", "exp", "log", "sum"),

@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
-from . import aten, numpy_fills, numpy_functions, numpy_ufuncs, torch_functions
+from . import aten, library_checks, numpy_fills, numpy_functions, numpy_ufuncs, torch_functions
 from .refusals import refused, refused_keyword
 from .traced import Value, has_labels
 
@@ -21,7 +22,9 @@ class Dispatched(Value):
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if any(map(has_labels, inputs)):
             return NotImplemented
-        return numpy_ufuncs.array_ufunc(ufunc, method, inputs, kwargs)
+        called = ufunc if method == "__call__" else getattr(ufunc, method)
+        build = functools.partial(numpy_ufuncs.array_ufunc, ufunc, method, inputs, kwargs)
+        return library_checks.compared(f"numpy.{ufunc.__name__}", called, inputs, kwargs, build)
 
     def __array_function__(self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if numpy_fills.is_fill(function):  # like=self, which is no argument here

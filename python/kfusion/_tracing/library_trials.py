@@ -14,8 +14,11 @@ from .._spec import is_array
 from . import autocast, library_arguments, refusals, torch_complex
 from .dtype_names import dtype_of, name_of_dtype
 
-# Functions that torch does not have for tensors without data, although these would do: called on ones, on the CPU.
-_ONLY_OF_DATA = ("cov", "corrcoef", "combinations", "histogram", "geqrf")
+# Functions that torch does not have for tensors without data, or has in other dtypes: called on ones, on the CPU.
+ONLY_OF_DATA = (
+    *("cov", "corrcoef", "combinations", "histogram", "geqrf"),
+    *("block_diag", "huber_loss", "ldexp", "soft_margin_loss"),
+)
 DONE = ("int64", ())
 _MOST_TYPES = 1024
 
@@ -28,7 +31,7 @@ class Tried:
         self._name = name
         self._call = call
         self._dtypes = [v._dtype for v in call.values]
-        self._has_data = name.removeprefix("torch.") in _ONLY_OF_DATA
+        self._has_data = name.removeprefix("torch.") in ONLY_OF_DATA
         self._device = device_of(call.values)
         self._is_cast = autocast.active(self._device) is not None
         self._structure = call.structure if self._is_cast else _moved(call.structure, call.values, "meta")

@@ -98,7 +98,8 @@ def numpy_node(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     assert tracer is not None
     call = library_arguments.Arguments(tracer, (args, kwargs), "numpy")
     example = _example_of_index if function in (assigned, operator.getitem) else _example
-    given = call.filled([example(v.shape, np.dtype(_dtype_name(v))) for v in call.given])
+    examples = [example(v.shape, np.dtype(_dtype_name(v))) for v in call.given]
+    given = call.filled(examples)
     try:
         with np.errstate(all="ignore"):
             found = function(*given[0], **given[1])
@@ -114,10 +115,21 @@ def numpy_node(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     ]
     made = tracer.library_call(name, _NumpyRun(function, call), call.values, types)
     numbers = [
-        m if s is None else numpy_stored.Stored(m, a.dtype.name) for m, a, s in zip(made, arrays, shown, strict=True)
+        _beside(m, a, examples, call.given) if s is None else numpy_stored.Stored(m, a.dtype.name)
+        for m, a, s in zip(made, arrays, shown, strict=True)
     ]
     slots = iter(numbers)
     return walk(found, lambda _, leaf: next(slots) if isinstance(leaf, (np.ndarray, np.generic)) else leaf)
+
+
+def _beside(made: Traced, found: np.ndarray, examples: Sequence[np.ndarray], values: Sequence[Any]) -> Traced:
+    """A result, which is an argument itself or a view of one where NumPy's is."""
+    for example, value in zip(examples, values, strict=True):
+        if found is example:
+            return value  # type: ignore[no-any-return]
+        if isinstance(value, Traced) and np.may_share_memory(found, example):
+            return made._tracer.value(made._tracer.node(made), value._memory)
+    return made
 
 
 def _stored_in(value: Any) -> Any:

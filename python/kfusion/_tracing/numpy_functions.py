@@ -17,12 +17,12 @@ import numpy as np
 from .._graph.number import read
 from .._graph.sizes import broadcast_shapes
 from .._graph.source import NoForm, TraceError, no_form, trace_error
-from .._graph.structure import leaves
+from .._graph.structure import leaves, walk
 from .._graph.values import Traced, stage, tracer_of
 from .._ops import contractions, extremes, formulas, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS, INTEGERS
-from . import dtype_names, numpy_calls, numpy_joins, numpy_stored, refusals, writing
+from . import dtype_names, library_checks, numpy_calls, numpy_joins, numpy_stored, refusals, writing
 from .numpy_composites import COMPOSITES, with_dtype
 
 _X = ("a", "ary", "arr", "array", "A", "m", "x1", "prototype")  # what NumPy calls kfusion's x
@@ -146,7 +146,8 @@ def _meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy", copy: bool =
         axes[:2] = 1, 0
     along = zip(_lifted(xi), axes, strict=True)
     arrays = [views.reshape(a, tuple(-1 if i == axis else 1 for i in range(len(xi)))) for a, axis in along]
-    return tuple(arrays) if sparse else tuple(a._tracer.copy(a) for a in _broadcast_arrays(*arrays))
+    made = arrays if sparse else _broadcast_arrays(*arrays)
+    return tuple(a._tracer.copy(a) for a in made) if copy else tuple(made)
 
 
 def _at_least(ndim: int) -> Callable[..., Any]:
@@ -215,6 +216,14 @@ _FUNCTIONS: dict[str, Any] = {
     "iscomplexobj": lambda x: False,
     "isrealobj": lambda x: True,
 }
+# Whose results share the memory of their arguments, where elements need not move; all others copy.
+VIEWS = frozenset(
+    (
+        *("transpose", "permute_dims", "matrix_transpose", "swapaxes", "moveaxis", "reshape", "ravel", "squeeze"),
+        *("expand_dims", "broadcast_to", "broadcast_arrays", "atleast_1d", "atleast_2d", "atleast_3d", "meshgrid"),
+        *("flip", "fliplr", "flipud", "real", "split", "array_split", "hsplit", "vsplit", "dsplit", "unstack"),
+    )
+)
 # By NumPy's own functions; older versions lack some.
 _TARGETS = {
     getattr(module, name.rpartition(".")[2]): target
@@ -236,6 +245,10 @@ def array_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     name = f"{function.__module__}.{function.__name__}"
     if function in _OF_DTYPES:
         return function(*(getattr(v, "dtype", v) for v in args), **kwargs)
+    return library_checks.compared(name, function, args, kwargs, lambda: _made(function, name, args, kwargs))
+
+
+def _made(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if any(map(dtype_names.is_complex, leaves((args, kwargs)))):
         return _of_stored(function, name, args, kwargs)
     if function is np.nan_to_num and args and kwargs.get("copy") is False:
@@ -311,7 +324,19 @@ def _in_graph(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     starred = next((given.pop(k) for k in ("args", "arys", "xi") if k in given), ())
     for keyword in [k for k in given if k not in _signature(target).parameters]:
         raise refusals.refused_keyword(f"numpy.{name}", keyword)
-    return target(*starred, **given)
+    made = target(*starred, **given)
+    if name in VIEWS or name == "diff":  # which of n=0 is the array itself
+        return made
+    return _apart(made, [v for v in leaves((args, kwargs)) if isinstance(v, Traced)])
+
+
+def _apart(made: Any, given: Sequence[Traced]) -> Any:
+    """Results with memory of their own, as NumPy's are, whatever they are made of."""
+    return walk(made, lambda _, v: v._tracer.copy(v) if isinstance(v, Traced) and _is_of(v, given) else v)
+
+
+def _is_of(value: Traced, given: Sequence[Traced]) -> bool:
+    return any(value._memory is v._memory for v in given)
 
 
 @functools.cache

@@ -15,9 +15,11 @@ from .._graph.source import NoForm
 from .._graph.values import STATE
 from .._ops import activations, contractions, views
 from .._ops import primitives as p
+from .._spec import dtype_name
 from . import dtype_names, numpy_calls, numpy_stored, refusals
 from .dispatch import Dispatched
 from .indexing import getitem
+from .library_checks import compared
 from .numpy_functions import array_function
 from .numpy_ufuncs import POWERS, elementwise
 from .traced import power
@@ -43,8 +45,12 @@ class NumpyValue(Dispatched, library="numpy"):
         return lambda *args, **kwargs: array_function(function, (self, *args), kwargs)
 
     def __getitem__(self, key: Any) -> Any:
+        return compared("numpy.getitem", operator.getitem, (self, key), {}, lambda: self._item(key))
+
+    def _item(self, key: Any) -> Any:
         try:
-            return getitem(self, _with_wide_positions(key))
+            made = getitem(self, _with_wide_positions(key))
+            return self._tracer.copy(made) if _is_scalar(made, key) else made
         except NoForm:
             return numpy_calls.numpy_call(operator.getitem, "numpy.getitem", (self, key), {})
 
@@ -55,10 +61,7 @@ class NumpyValue(Dispatched, library="numpy"):
     def _operation(self, op: str, *operands: Any) -> Any:
         if any(map(dtype_names.is_complex, operands)):
             return numpy_stored.called(getattr(np, op), f"numpy.{op}", operands, {})
-        try:
-            return _in_graph(op, *operands)
-        except NoForm:
-            return numpy_calls.numpy_call(getattr(np, op), f"numpy.{op}", operands, {})
+        return compared(f"numpy.{op}", getattr(np, op), operands, {}, lambda: _operated(op, operands))
 
     @property
     def dtype(self) -> Any:
@@ -107,7 +110,9 @@ class NumpyValue(Dispatched, library="numpy"):
         """The same values in another dtype."""
         if casting != "unsafe" and not np.can_cast(self.dtype, dtype, casting):
             raise TypeError(f"kfusion.astype: {self._dtype} cannot be cast to {dtype} by the rule {casting!r}")
-        return numpy_stored.cast(self, dtype) if numpy_stored.is_stored(dtype) else views.astype(self, dtype)
+        if numpy_stored.is_stored(dtype):
+            return numpy_stored.cast(self, dtype)
+        return self if not copy and dtype_name(dtype) == self._dtype else views.astype(self, dtype)
 
     def dot(self, other: Any) -> Any:
         """As numpy.dot."""
@@ -118,6 +123,13 @@ class NumpyValue(Dispatched, library="numpy"):
         return self._tracer.copy(self)
 
 
+def _operated(op: str, operands: Any) -> Any:
+    try:
+        return _in_graph(op, *operands)
+    except NoForm:
+        return numpy_calls.numpy_call(getattr(np, op), f"numpy.{op}", operands, {})
+
+
 def _in_graph(op: str, *operands: Any) -> Any:
     if op == "matmul":
         return contractions.matmul(*operands)
@@ -125,6 +137,11 @@ def _in_graph(op: str, *operands: Any) -> Any:
         x, y = operands
         return power(x, y, POWERS)
     return elementwise(op, op, operands)
+
+
+def _is_scalar(item: Any, key: Any) -> bool:
+    """Whether NumPy gives a scalar, which is no view."""
+    return item.ndim == 0 and not any(k is Ellipsis or k is None for k in (key if isinstance(key, tuple) else (key,)))
 
 
 def _with_wide_positions(key: Any) -> Any:
@@ -143,6 +160,18 @@ def _method(function: Any) -> Callable[..., Any]:
     return method
 
 
+def _as_compared(name: str) -> Callable[..., Any]:
+    """A method of its own, which the checking mode compares with NumPy's."""
+    own, of_numpy = vars(NumpyValue)[name], getattr(np.ndarray, name)
+
+    @functools.wraps(own)
+    def method(self: NumpyValue, *args: Any, **kwargs: Any) -> Any:
+        build = functools.partial(own, self, *args, **kwargs)
+        return compared(f"numpy.ndarray.{name}", of_numpy, (self, *args), kwargs, build)
+
+    return method
+
+
 def _changed(x: NumpyValue, name: str, *args: Any, **kwargs: Any) -> None:
     x._write(name, _IN_PLACE[name](x, *args, **kwargs))
 
@@ -158,6 +187,9 @@ _IN_PLACE: dict[str, Callable[..., Any]] = {
 _SHARED = "all any argmax argmin clip max mean min prod ravel repeat round squeeze std sum swapaxes take var"
 for _name in _SHARED.split():
     setattr(NumpyValue, _name, _method(getattr(np, _name)))
+
+for _name in ("astype", "copy", "dot", "flatten", "reshape", "transpose"):
+    setattr(NumpyValue, _name, _as_compared(_name))
 
 # What arrays lack and chains of calls like: x.relu(), x.exp(), x.softmax(-1).
 for _row in _core.op_table():

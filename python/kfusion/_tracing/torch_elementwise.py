@@ -150,11 +150,6 @@ def _logit(input: Tensor, eps: float | None = None) -> Any:
     return formulas.logit(p.where(input < eps, eps, p.where(input > 1.0 - eps, 1.0 - eps, input)))  # NaN stays
 
 
-@computed("ldexp", takes="anything", method=True)
-def _ldexp(input: Tensor, other: Any) -> Any:
-    return input * p.power(2.0, other)
-
-
 @named("float_power")
 def _float_power(input: Any, exponent: Any) -> Any:
     x, y = (views.astype(v, "float64") if hasattr(v, "_tracer") else float(v) for v in (input, exponent))

@@ -21,7 +21,7 @@ from .._graph.source import NoForm, TraceError, trace_error
 from .._graph.values import Traced
 from .._ops import views
 from .._spec import FLOATS
-from . import autocast, library_calls, library_trials, refusals, writing
+from . import autocast, library_answers, library_calls, library_checks, library_trials, refusals, writing
 
 _RENAMED = {"axis": "dim", "keepdims": "keepdim", "x": "input"}
 _SEVERAL = {"dims", "shape", "size"}  # extents or axes, given one by one or as one tuple
@@ -33,6 +33,12 @@ _OF_NO_AXES = (
     *("nansum", "nanmean", "count_nonzero", "var_mean", "std_mean"),
 )
 
+# What torch need not be asked about, whatever the arguments: the result is a view.
+_ALWAYS_VIEWS = (
+    *("t", "transpose", "swapaxes", "swapdims", "permute", "movedim", "moveaxis", "squeeze", "unsqueeze", "unflatten"),
+    *("select", "narrow", "unbind", "split", "chunk", "view", "view_as", "expand", "expand_as", "broadcast_to"),
+    *("detach", "positive"),
+)
 _VIEWS = ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze")  # whose in-place forms write no elements
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -61,17 +67,25 @@ def torch_function(
         TraceError: what it gives depends on data.
     """
     short = name.removeprefix("Tensor.")
+    function = function or getattr(getattr(sys.modules.get("torch"), "Tensor", None), short, None)
+    return library_checks.compared(
+        f"torch.{short}", function, args, kwargs, lambda: _made(name, args, kwargs, function)
+    )
+
+
+def _made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Callable[..., Any] | None) -> Any:
+    short = name.removeprefix("Tensor.")
     if short.endswith("_") and not short.endswith("__"):
         return _in_place(short, args, kwargs, function)
     if kwargs.get("inplace") is True:
         return args[0]._write(short, torch_function(name, args, kwargs | {"inplace": False}, function))
-    function = function or getattr(getattr(sys.modules.get("torch"), "Tensor", None), short, None)
     if isinstance(out := kwargs.get("out"), Traced):
         made = torch_function(name, args, {k: v for k, v in kwargs.items() if k != "out"}, function)
         if isinstance(made, Traced) and made.shape == out.shape:
             return out._write("out", made)  # type: ignore[attr-defined]
     try:
-        return library_calls.with_form(function, f"torch.{short}", args, kwargs, lambda: _in_graph(name, args, kwargs))
+        build = functools.partial(_settled, name, args, kwargs, function)
+        return library_calls.with_form(function, f"torch.{short}", args, kwargs, build)
     except NoForm:
         if function is None:
             raise
@@ -80,6 +94,14 @@ def torch_function(
     except (ValueError, IndexError, TypeError) as error:
         return _unless_torch_refuses(error, function, f"torch.{short}", args, kwargs)
     return library_calls.torch_call(function, f"torch.{short}", args, kwargs)
+
+
+def _settled(name: str, args: Any, kwargs: Any, function: Any) -> Any:
+    made = _in_graph(name, args, kwargs)
+    short = name.removeprefix("Tensor.")
+    if isinstance(made, Pair) or short in _ALWAYS_VIEWS:
+        return made
+    return library_answers.settled(function, f"torch.{short}", args, kwargs, made)
 
 
 def _unless_torch_refuses(error: Exception, function: Any, name: str, args: Any, kwargs: Any) -> Any:

@@ -86,6 +86,13 @@ for _name, (_, _op) in BINARY.items():
 FUNCTIONS["__div__"], FUNCTIONS["__rdiv__"] = FUNCTIONS["__truediv__"], FUNCTIONS["__rtruediv__"]
 
 
+@named("positive")
+def _positive(input: Any) -> Any:
+    if input._dtype == "bool":
+        raise TypeError("kfusion.positive: torch wants numbers other than bools, got bool")
+    return input
+
+
 @named("add")
 def _add(input: Any, other: Any, *, alpha: float = 1) -> Any:
     return _map("add", input, _scaled(input, other, alpha))

@@ -28,7 +28,9 @@ from . import torch_reductions as torch_reductions
 from . import torch_views as torch_views
 from .dispatch import Dispatched
 from .indexing import dtype_of, getitem
+from .library_checks import compared
 from .torch_functions import FUNCTIONS, NO_METHODS, torch_function
+from .traced import BINARY, COMPARISONS, UNARY
 
 # Methods that say what any tensor that lies so says, whatever is in it.
 _OF_ANY_SUCH = (
@@ -44,6 +46,8 @@ _OF_ANY_SUCH = (
 _NEVER = ("apply_", "as_strided", "as_strided_", "backward", "data_ptr", "map_", "pin_memory",
           "register_hook", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_", "storage",
           "storage_offset", "storage_type", "untyped_storage")  # fmt: skip
+_OF_PYTHON = {op: name for name, (_, op) in BINARY.items()} | {op: name for name, op in (COMPARISONS | UNARY).items()}
+_OF_PYTHON |= {"bitwise_and": "and_", "bitwise_or": "or_", "matmul": "matmul"}
 _OPERATORS = {"equal": "eq"}  # torch.equal is another function
 
 
@@ -72,6 +76,9 @@ class TorchValue(Dispatched, library="torch"):
         return library_calls.torch_call(operator.attrgetter(name), f"torch.Tensor.{name}", (self,), {})
 
     def __getitem__(self, key: Any) -> Any:
+        return compared("torch.getitem", operator.getitem, (self, key), {}, lambda: self._item(key))
+
+    def _item(self, key: Any) -> Any:
         try:
             made = getitem(self, key)
         except NoForm:
@@ -90,6 +97,10 @@ class TorchValue(Dispatched, library="torch"):
         name = _OPERATORS.get(op, op)
         if any(isinstance(v, complex) or dtype_names.is_complex(v) for v in operands):
             return getattr(sys.modules["torch"], {"equal": "eq", "power": "pow"}.get(op, op))(*operands)
+        function = getattr(operator, _OF_PYTHON[op])
+        return compared(f"torch.{name}", function, operands, {}, lambda: self._operated(op, name, operands))
+
+    def _operated(self, op: str, name: str, operands: Any) -> Any:
         try:
             return FUNCTIONS[name](*autocast.cast(op, dict(enumerate(operands))).values())
         except NoForm:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,6 +17,7 @@ from .._ops.views import astype, matrix_transpose, transpose
 from .._spec import FLOATS, ITEM_BYTES
 from . import refusals, writing
 from .indexing import getitem
+from .library_checks import compared
 
 # Python's name of the operator: its symbol and the row of the op table.
 BINARY = {
@@ -103,6 +105,9 @@ class Value(Traced):
         return getitem(self, key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        compared("setitem", operator.setitem, (self, key, value), {}, lambda: self._set(key, value))
+
+    def _set(self, key: Any, value: Any) -> None:
         if writing.is_written_part(self, key, value):
             return
         if isinstance(value, Traced) and value._memory is self._memory and self._version == self._memory.version - 1:

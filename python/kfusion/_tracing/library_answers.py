@@ -1,0 +1,109 @@
+"""What torch says of a call that kernels compute: the dtypes of its results, and which arguments share their memory.
+
+It is asked on tensors without data, where tracing cannot know by itself: where arguments are of several dtypes, and
+where a result shares an argument's memory, which torch may copy (`x.to(dtype, copy=True)`, `F.pad(x, (0, 0))`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._graph.memory import c_strides
+from .._graph.number import is_number, value_of
+from .._graph.sizes import is_size, of_call
+from .._graph.source import no_form
+from .._graph.structure import leaves, walk
+from .._graph.values import Traced, tracer_of
+from .._spec import is_array
+from . import autocast, library_trials
+from .dtype_names import is_complex, name_of_dtype
+from .indexing import dtype_of
+
+
+class StandIns:
+    """The arguments of a call with arrays made by `make` in place of traced values, and by `other` of all else."""
+
+    def __init__(self, arguments: Any, make: Callable[[Traced], Any], other: Callable[[Any], Any]) -> None:
+        self.values: list[Traced] = []
+        self.arrays: list[Any] = []
+        self._make = make
+        self._other = other
+        self.args, self.kwargs = walk(arguments, self._visit)
+
+    def _visit(self, _: str, leaf: Any) -> Any:
+        if is_number(leaf):
+            return value_of(leaf)
+        if is_size(leaf):
+            return of_call(leaf, 0)
+        if not isinstance(leaf, Traced):
+            return self._other(leaf)
+        known = next((a for v, a in zip(self.values, self.arrays, strict=True) if v is leaf), None)
+        if known is None:
+            self.values.append(leaf)
+            self.arrays.append(known := self._make(leaf))
+        return known
+
+
+def settled(function: Any, name: str, args: Any, kwargs: Any, made: Any) -> Any:
+    """`made` of function(*args, **kwargs), with memory of its own where torch copies.
+
+    Raises:
+        NoForm: torch gives it in another dtype.
+    """
+    given, results = list(leaves((args, kwargs))), list(leaves(made))
+    if function is None or not all(isinstance(r, Traced) for r in results) or any(map(is_complex, given)):
+        return made
+    shared = [v for v in given if isinstance(v, Traced) and any(r._memory is v._memory for r in results)]
+    is_mixed = len({dtype_of(v) for v in given if isinstance(v, Traced) or is_array(v)}) > 1
+    if not (shared or is_mixed):
+        return made
+    device = "cpu" if name.removeprefix("torch.") in library_trials.ONLY_OF_DATA else "meta"
+    answers = [_asked(function, args, kwargs, device, order) for order in _orders(shared)]
+    if any(len(a) != len(results) for a in answers):
+        return made
+    if autocast.active(library_trials.device_of(results)) is None:
+        _require_dtypes(name, results, [dtype for dtype, _ in answers[0]])
+    is_copy = {id(r): all(a[i][1] for a in answers) for i, r in enumerate(results)}
+    if not any(is_copy[id(r)] and any(r._memory is v._memory for v in shared) for r in results):
+        return made
+    return walk(made, lambda _, r: r._tracer.copy(r) if is_copy[id(r)] else r)
+
+
+def _require_dtypes(name: str, results: Sequence[Traced], wanted: Sequence[str]) -> None:
+    for result, dtype in zip(results, wanted, strict=True):
+        if result._dtype != dtype:
+            what = f"{name} of these dtypes gives {dtype}, and kernels would compute it in {result._dtype}"
+            raise no_form(what, f"write the cast to {dtype}")
+
+
+def _orders(shared: Sequence[Traced]) -> Sequence[int]:
+    """Of arrays that lie in an unknown way: with the last axis innermost, and with the second, as images have it."""
+    return (0,) if all(v._tracer.strides(v) is not None for v in shared) else (0, 1)
+
+
+def _asked(function: Any, args: Any, kwargs: Any, device: str, order: int) -> list[tuple[str, bool]]:
+    """Of each result its dtype, and whether it is no view of an argument; nothing where torch does not say."""
+    torch = sys.modules["torch"]
+    tracer: Any = tracer_of(*leaves((args, kwargs)))
+
+    def make(value: Traced) -> Any:
+        shape, strides = of_call(tuple(value.shape), 0), value._tracer.strides(value)
+        lying = c_strides(shape) if strides is None or 0 in shape else of_call(tuple(strides), 0)
+        if strides is None and order and len(shape) > 1:
+            lying = torch.empty((shape[0], *shape[2:], shape[1]), device="meta").movedim(-1, 1).stride()
+        return torch.empty_strided(shape, lying, dtype=getattr(torch, value._dtype), device=device).fill_(1)
+
+    def other(leaf: Any) -> Any:
+        is_place = isinstance(leaf, (str, torch.device)) and str(leaf).partition(":")[0] in ("cpu", "cuda")
+        return leaf.to(device) if is_array(leaf) else device if is_place else leaf
+
+    with contextlib.suppress(Exception), tracer.trying(), torch._C.DisableTorchFunction(), torch.no_grad():
+        stand_ins = StandIns((args, kwargs), make, other)
+        found = [t for t in leaves(function(*stand_ins.args, **stand_ins.kwargs)) if isinstance(t, torch.Tensor)]
+        return [
+            (name_of_dtype(t), not any(library_trials.shares_memory(t, a) for a in stand_ins.arrays)) for t in found
+        ]
+    return []

@@ -1,0 +1,145 @@
+"""What is a copy and what is a view, and of which dtype: asked of the libraries, and compared with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from kfusion._tracing import library_checks, torch_functions
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+NAMES = {"np": np, "torch": torch, "F": F}
+
+# Functions of x of shape (4, 6) whose result may be x, a view of it, or a copy.
+OF_TORCH = """
+x.to(torch.float32) ; x.to(torch.float32, copy=True) ; x.to("cpu", torch.float32, copy=True) ; x.float() ; x.to(x)
+x.to(x, copy=True) ; x.type_as(x) ; x.type(torch.float32) ; x.cpu() ; F.pad(x, (0, 0)) ; F.pad(x, (0, -1))
+F.pad(x, (0, 0, 0, 0)) ; F.pad(x, (-x.shape[1] % 6, 0)) ; F.pad(x[None], (0, 0), mode="reflect") ; F.pad(x, (0, 1))
+torch.roll(x, 0) ; torch.roll(x, 6, 1) ; x.roll(0, 0) ; x.roll((4, 6), (0, 1)) ; x.flip([]) ; x.flip(0) ; x.fliplr()
+torch.diff(x, n=0) ; x.repeat(1, 1) ; x.repeat(2, 1) ; x.tile((1,)) ; x.tile((2, 1))
+torch.repeat_interleave(x, 1, 0) ; +x ; x.positive() ; x * 1 ; x.expand(4, 6) ; x.expand(2, 4, 6) ; x.contiguous()
+x.T.contiguous() ; x.clone() ; x.detach() ; x.reshape(6, 4) ; x.T.reshape(-1) ; x.view(-1) ; x.flatten()
+x.T.flatten() ; x.ravel() ; x.squeeze() ; x.unsqueeze(0) ; x[:] ; x[...] ; x[None] ; x[1:3] ; x[:, ::2] ; x[0]
+x[0, 0] ; x[[0, 1]] ; x.narrow(0, 1, 2) ; x.select(1, 0) ; x.chunk(1)[0] ; x.split(4)[0] ; x.unbind()[0]
+torch.cat([x]) ; torch.stack([x])[0] ; torch.hstack([x]) ; torch.atleast_1d(x) ; torch.atleast_3d(x)
+torch.broadcast_tensors(x, x)[0] ; torch.einsum("ij->ij", x) ; torch.einsum("ij->ji", x) ; torch.rot90(x, 0)
+torch.rot90(x, 4) ; x.real ; x.T ; x.mT ; x.movedim(0, 1) ; x.diagonal() ; x.unfold(0, 2, 1) ; x.tril(9) ; x.triu(-9)
+x.clamp(-1e9) ; x.masked_fill(x > 1e9, 0) ; torch.where(x > -1e9, x, x) ; x.abs() ; x.nan_to_num() ; x.round()
+F.dropout(x, 0.0) ; F.dropout(x, 0.5, training=False) ; x.gather(0, (x * 0).long())
+x.index_select(0, torch.arange(4)) ; x.take_along_dim((x * 0).long(), 0) ; x.unflatten(0, (2, 2)) ; x.view_as(x)
+x.mean(0) ; x.amax(0) ; x.resolve_conj() ; x.cumsum(0) ; x.sort(0)[0] ; torch.block_diag(x)
+torch.meshgrid(x[0], x[1], indexing="ij")[0]
+"""
+OF_NUMPY = """
+np.pad(x, 0) ; np.pad(x, (0, 0)) ; np.pad(x, 0, "edge") ; np.roll(x, 0) ; np.roll(x, 6, 1)
+np.roll(x, (4, 6), (0, 1)) ; np.roll(x, 24) ; np.flip(x) ; np.flip(x, ()) ; np.fliplr(x) ; np.rot90(x, 0)
+np.rot90(x, 4) ; np.einsum("ij->ji", x) ; np.einsum("ij->ij", x) ; x.astype("f4") ; x.astype("f4", copy=False)
+x.astype("f8", copy=False) ; +x ; np.positive(x) ; np.tile(x, 1) ; np.tile(x, (1, 1)) ; np.tile(x, 2)
+np.repeat(x, 1, 0) ; np.repeat(x, 2, 0) ; np.diff(x, n=0) ; np.concatenate([x]) ; np.stack([x])[0] ; np.hstack([x])
+np.append(x, x[:0], 0) ; np.reshape(x, (6, 4)) ; np.ravel(x) ; x.ravel() ; x.flatten() ; x.reshape(-1)
+x.T.reshape(-1) ; x.T.ravel() ; np.transpose(x) ; x.T ; np.swapaxes(x, 0, 1) ; np.moveaxis(x, 0, 1) ; np.squeeze(x)
+np.expand_dims(x, 0) ; np.atleast_2d(x) ; np.atleast_3d(x) ; np.broadcast_to(x, (2, 4, 6)) * 1
+np.broadcast_arrays(x, x)[0] * 1 ; np.copy(x) ; x.copy() ; np.real(x) ; x.real ; x[:] ; x[...] ; x[None] ; x[1:3]
+x[:, ::2] ; x[::-1] ; x[0] ; x[0, 0] ; x[0, 0, ...] ; x[[0, 1]] ; np.split(x, 1)[0] ; np.array_split(x, 2)[1]
+np.vsplit(x, 2)[0] ; np.hsplit(x, 1)[0] ; np.clip(x, -1e9, None) ; np.around(x) ; np.nan_to_num(x) ; np.tril(x, 9)
+np.where(x > -1e9, x, x) ; np.take(x, [0, 1], 0) ; np.take_along_axis(x, (x * 0).astype(int), 0) ; np.real_if_close(x)
+np.diagonal(x) * 1 ; np.meshgrid(x[0], x[1])[0] ; np.meshgrid(x[0], x[1], copy=False, indexing="ij")[0] * 1
+np.meshgrid(x[0], x[1], sparse=True)[0] ; np.abs(x) ; np.sum(x, ()) ; x.sum(()) ; np.squeeze(x[:1])
+np.delete(x, 0, 0) ; np.delete(x, [], 0) ; np.insert(x, [], 0, 0) ; np.resize(x, (4, 6)) ; np.sort(x) ; np.ediff1d(x)
+np.unstack(x)[0] ; np.permute_dims(x) ; np.matrix_transpose(x) ; np.unwrap(x) ; np.fix(x)
+"""
+
+
+def expressions(text):
+    return [t.strip() for line in text.strip().splitlines() for t in line.split(" ; ")]
+
+
+CASES = [(text, "torch") for text in expressions(OF_TORCH)] + [(text, "numpy") for text in expressions(OF_NUMPY)]
+
+
+def writes(text):
+    """Functions that write around the expression: into its result, and into x before and after it is read."""
+    made = eval(f"lambda x: {text}", NAMES)
+
+    def into_result(x):
+        y = made(x)
+        y += 1
+        return y * 1, x * 1
+
+    def into_argument(x):
+        y = made(x)
+        x += 1
+        return y * 1, x * 1
+
+    def before_and_after(x):
+        x *= 2
+        y = made(x)
+        x[1:2] = 7
+        return y + 0, x + 0
+
+    return into_result, into_argument, before_and_after
+
+
+def called(f, x):
+    """The results and what is in x afterwards, or the error."""
+    try:
+        return [np.array(v) for v in (*f(x), x)]
+    except kf.TraceError:
+        raise
+    except Exception as error:
+        return type(error)
+
+
+def same(a, b):
+    if isinstance(a, type) or isinstance(b, type):
+        return isinstance(a, type) and isinstance(b, type)
+    return all(v.dtype == w.dtype and np.allclose(v, w, 1e-5, 1e-5) for v, w in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize(("text", "library"), CASES, ids=[f"{library}: {text}" for text, library in CASES])
+def test_writes_around_what_may_be_a_copy(text, library, rng):
+    """Each write arrives where the library's arrives, or the function is refused."""
+    x = rng.standard_normal((4, 6)).astype("float32")
+    for f in writes(text):
+        given = [torch.from_numpy(x.copy()) if library == "torch" else x.copy() for _ in range(2)]
+        with library_checks.using(library_checks.raised):
+            try:
+                got = called(kf.fuse(f), given[0])
+            except kf.TraceError:
+                assert np.array_equal(given[0], x)  # nothing was written
+                continue
+        assert same(got, called(f, given[1])), f.__name__
+
+
+def test_a_difference_is_an_error(monkeypatch):
+    """The message says what the library gives and what is traced."""
+    monkeypatch.setitem(torch_functions.FUNCTIONS, "relu", lambda input: input.double())
+    with (
+        library_checks.using(library_checks.raised),
+        pytest.raises(
+            library_checks.LibraryDifference,
+            match=r"torch\.relu: is of float32, traced of float64; arguments \['float32\[3\]'\]",
+        ),
+    ):
+        kf.trace(lambda x: torch.relu(x), kf.spec((3,), like="torch"))
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_dtypes_that_torch_decides():
+    """Losses whose target has no axes, and others of several dtypes: of torch's dtype."""
+    half, single = torch.full((5,), 0.5).half(), torch.tensor(2.0)
+    for f in (
+        F.mse_loss,
+        F.l1_loss,
+        F.smooth_l1_loss,
+        F.huber_loss,
+        F.poisson_nll_loss,
+        F.soft_margin_loss,
+        torch.ldexp,
+    ):
+        for given in ((half, single), (half, single.double()), (half.float(), single.double()), (half, single.long())):
+            got, want = kf.fuse(lambda x, y, f=f: f(x, y))(*given), f(*given)
+            assert got.dtype == want.dtype
+            torch.testing.assert_close(got, want)
