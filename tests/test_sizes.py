@@ -117,6 +117,8 @@ TRACED_TWICE = {
     "written rows": lambda x: torch.zeros(x.shape[0] + 2, 6).index_add_(0, torch.arange(x.shape[0]), x),
     "written by slices": lambda x: rows_written(x),
     "library": lambda x: torch.cumsum(x, 0)[-1:],
+    "strides": lambda x: x * x.view(2, -1, 3).stride(0) + x.mT[::2].stride(1) + x.nbytes if x.is_contiguous() else x,
+    "no strides": lambda x: x if x.is_nested or x.mT.is_sparse or not x.is_floating_point() else x + x.itemsize,
     "several results": lambda x: torch.sort(x, 0),
     "a size": lambda x: (x.exp(), x.shape[0], [x.numel() + 1]),
     "written": in_two,

@@ -290,6 +290,22 @@ class RecordedGraph:
 
         return self.compute(of_extents, *(n for shape in shapes for n in shape))
 
+    def compute_each(self, function: Callable[[list[Shape]], Any], shapes: Sequence[Sequence[Any]]) -> Any:
+        """Likewise; it may be a tuple of what can vary."""
+        if not has_sizes(tuple(shapes)):
+            return function([tuple(shape) for shape in shapes])
+        here = function([of_call(tuple(shape), 0) for shape in shapes])
+        if not isinstance(here, tuple):
+            return self.compute_of(function, shapes)
+        return tuple(self.compute_of(lambda s, i=i: function(s)[i], shapes) for i in range(len(here)))  # type: ignore[misc]
+
+    def steps(self, node: int) -> list[int]:
+        """Those of a slice, one for each axis."""
+        here, there = self.present.node(node)["step"], self._other.node(node)["step"]
+        if here != there:
+            raise self.failed()
+        return list(here)
+
     def __len__(self) -> int:
         return len(self.present)
 

@@ -138,40 +138,6 @@ def without_data(value: Traced, device: str = "meta") -> Any:
         return torch.empty(value.shape, dtype=getattr(torch, value._dtype), device=device)
 
 
-def lying_so(value: Traced) -> Any:
-    """As `without_data`, with the strides that torch gives a view of what the value is one of. What is computed lies in
-    C order, as results do.
-    """
-    tracer, torch = value._tracer, sys.modules["torch"]
-    views, node = [], tracer.node(value)
-    while node != value._memory.node and (made := tracer.graph.node(node))["op"] in _VIEWS:
-        views.append((made, tracer.graph.shape(node)))
-        node = made["arguments"][0]
-    shape, strides = tracer.graph.shape(node), value._memory.strides
-    with torch._C.DisableTorchFunction():
-        shown = torch.empty(shape, dtype=getattr(torch, value._dtype), device="meta")
-        shown = shown if strides is None else torch.empty_strided(shape, strides, dtype=shown.dtype, device="meta")
-        for made, shape in reversed(views):
-            shown = _VIEWS[made["op"]](shown, made, shape)
-    return shown
-
-
-def _sliced(tensor: Any, starts: Sequence[int], shape: Sequence[int], steps: Sequence[int]) -> Any:
-    if min(steps, default=1) < 0:
-        return tensor.new_empty(shape)  # torch copies there
-    ranges = zip(starts, shape, steps, strict=True)
-    return tensor[tuple(slice(start, start + n * step, step) for start, n, step in ranges)]
-
-
-# The graph's views, of a tensor without data, as a node of those extents has them. A reshape may copy.
-_VIEWS: dict[str, Callable[[Any, dict[str, Any], Sequence[int]], Any]] = {
-    "slice": lambda t, made, shape: _sliced(t, made["start"], shape, made["step"]),
-    "transpose": lambda t, made, shape: t.permute(made["axes"]),
-    "broadcast": lambda t, made, shape: t.expand(shape),
-    "reshape": lambda t, made, shape: t.reshape(shape),
-}
-
-
 def lies_on(value: Any, device: Any) -> bool:
     """Whether a traced value is on a device, given as torch's object or a name."""
     if str(device) == "meta" and value._tracer.plans:

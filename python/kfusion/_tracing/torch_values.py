@@ -11,9 +11,9 @@ from typing import Any
 from .._graph.source import NoForm
 from .._graph.values import STATE, Traced
 from .._ops.views import reshape
-from .._spec import INTEGERS, is_array
+from .._spec import INTEGERS
 from . import aten_rows as aten_rows  # enters its operators
-from . import autocast, dtype_names, library_calls, library_trials, refusals
+from . import autocast, dtype_names, library_calls, refusals, torch_layouts
 from . import torch_activations as torch_activations  # enters its functions
 from . import torch_batch_norms as torch_batch_norms
 from . import torch_classes as torch_classes
@@ -67,13 +67,12 @@ class TorchValue(Dispatched, library="torch"):
         if name.startswith("__") or found is None or name in _NEVER or refusals.is_impossible(name):
             return super().__getattr__(name)
         if name in _OF_ANY_SUCH:
-            return functools.partial(found, library_trials.lying_so(self))
+            return lambda *args, **kwargs: torch_layouts.said(self, lambda t: found(t, *args, **kwargs))
         if callable(found):
             return lambda *args, **kwargs: torch_function(f"Tensor.{name}", (self, *args), kwargs)
-        shown = getattr(library_trials.without_data(self), name)
-        if not is_array(shown):
-            return shown
-        return library_calls.torch_call(operator.attrgetter(name), f"torch.Tensor.{name}", (self,), {})
+        if torch_layouts.is_tensor(self, name):
+            return library_calls.torch_call(operator.attrgetter(name), f"torch.Tensor.{name}", (self,), {})
+        return torch_layouts.said(self, operator.attrgetter(name))
 
     def __getitem__(self, key: Any) -> Any:
         return compared("torch.getitem", operator.getitem, (self, key), {}, lambda: self._item(key))
