@@ -14,7 +14,7 @@ from .._graph.sizes import is_size
 from .._graph.source import trace_error
 from .._graph.structure import ATOMS, Constant, Fresh, Slot, copied, may_hold_results, walk
 from .._graph.tracer import Tracer
-from .._graph.values import Traced, Written
+from .._graph.values import Traced, Written, has_no_data
 from .._spec import is_array
 from . import dtype_names, numpy_stored, torch_complex
 
@@ -34,7 +34,7 @@ class Results:
         self.outputs: list[tuple[str, Traced]] = []
         self._tracer = tracer
         self._written = written
-        self._outside = functools.cache(outside)
+        self._outside = functools.cache(lambda: _Outside(*outside()))
 
     def places(self, returned: Any) -> Any:
         """The result with a `Slot`, `Fresh` or `Constant` in the place of what calls put there."""
@@ -54,7 +54,8 @@ class Results:
             return self._slot(path, leaf)
         if type(leaf) in ATOMS or is_size(leaf):
             return leaf
-        return self._array(leaf) if is_array(leaf) and leaf.dtype != object else self._other(leaf)
+        holds_objects = isinstance(leaf, np.ndarray) and leaf.dtype.hasobject
+        return self._array(leaf) if is_array(leaf) and not holds_objects else self._other(leaf)
 
     def _slot(self, path: str, value: Traced, convert: Callable[[Any], Any] | None = None) -> Slot:
         self.outputs.append((path, value))
@@ -79,10 +80,10 @@ class Results:
 
     def _is_outside(self, value: Any) -> bool:
         """Whether the function had the object, or an array whose memory it shares, before it was called."""
-        found, is_all = self._outside()
-        if not is_all or any(value is known for known in found):
+        outside = self._outside()
+        if not outside.is_all or id(value) in outside.ids:
             return True
-        return is_array(value) and any(_shares_memory(value, known) for known in found if is_array(known))
+        return is_array(value) and any(_shares_memory(value, known) for known in outside.arrays)
 
     def _other(self, leaf: Any) -> Any:
         held, is_all = reached([leaf])
@@ -120,6 +121,15 @@ class Results:
         return self._tracer.recorded is not None and self._tracer.recorded.is_made_of_sizes(value)
 
 
+class _Outside:
+    """What a function had before it was called: all objects, whether they are all, and the arrays among them."""
+
+    def __init__(self, objects: list[Any], is_all: bool) -> None:
+        self.objects, self.is_all = objects, is_all  # which keeps the ids theirs
+        self.ids = set(map(id, objects))
+        self.arrays = list(filter(is_array, objects))
+
+
 def _shares_memory(x: Any, y: Any) -> bool:
     """Whether arrays on the CPU lie in the same memory, of whatever library they are."""
     first, end = _span(x)
@@ -128,8 +138,14 @@ def _shares_memory(x: Any, y: Any) -> bool:
 
 
 def _span(array: Any) -> tuple[int, int]:
-    """The addresses of its memory."""
-    if hasattr(array, "untyped_storage"):
+    """The addresses of its memory; none where it has no memory of its own."""
+    if isinstance(array, np.ndarray):
+        first, last = np.lib.array_utils.byte_bounds(array)
+        return int(first), int(last)
+    if has_no_data(array):
+        return 0, 0
+    try:
         storage = array.untyped_storage()
         return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-    return np.lib.array_utils.byte_bounds(array) if isinstance(array, np.ndarray) else (id(array), id(array) + 1)
+    except (AttributeError, NotImplementedError, RuntimeError):  # of another library, sparse
+        return 0, 0
