@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import re
 import sys
 import types
@@ -107,7 +108,7 @@ def test_a_dataclass_argument():
 
 def objects() -> dict[str, Any]:
     return {
-        "SimpleNamespace": lambda x: types.SimpleNamespace(y=x + 1),
+        "partial": lambda x: functools.partial(kf.relu, x + 1),
         "set": lambda x: {x + 1},
         "deque": lambda x: collections.deque([x + 1]),
         "generator": lambda x: (x + i for i in range(2)),
