@@ -47,6 +47,7 @@ std::optional<Halves> halves_of(const Candidate& k) {
   if (product == k.nodes.end() || std::ranges::count_if(k.nodes, is_of_weights) != 1) return std::nullopt;
   Halves h;
   h.product = *product, h.weights = r.read(h.product, 0);
+  if (r.is_inside(r.read(h.product, 1))) return std::nullopt;  // values are known before any weight is
   const bool rounds = r.op(h.weights) == Op::cast && is_half(k.graph[h.weights].dtype);
   const NodeId quotient = rounds ? r.read(h.weights, 0) : h.weights;
   if (!r.is_inside(quotient) || r.op(quotient) != Op::divide) return std::nullopt;
@@ -91,7 +92,6 @@ std::optional<TwoProducts> two_products(const Candidate& k, std::string& why) {
   const auto first = products_of(scores, BatchAxes::kLeading), second = products_of(output, BatchAxes::kLeading);
   if (first->reduces != Reduces::kCols || first->products.size() != 1 || second->products.size() != 1)
     return no("takes one product of queries and keys, and one of its weights and values");
-  if (is_unclear(scores, *first) || is_unclear(output, *second)) return no("computes no vectors of so many elements");
   if (first->batches != second->batches || first->rows != second->rows || first->cols != second->depth)
     return no("takes scores and values of the same batches");
   if (std::ranges::any_of(k.stores, [&](NodeId n) { return std::ranges::binary_search(h->scores, n); }))
@@ -117,10 +117,10 @@ Attention Lowering::attention(int group_index) const {
   std::string why;
   const auto j = two_products(candidate_of(plan_, group), why);
   if (!j) throw std::logic_error("kfusion: a kernel is no attention: " + why);
-  const auto lowered = [&](const Contraction& c, const std::vector<NodeId>& nodes, const std::vector<NodeId>& stores) {
-    return contraction(group_around(plan_, c, nodes, stores), BatchAxes::kLeading);
+  const auto lowered = [&](const std::vector<NodeId>& nodes, const std::vector<NodeId>& stores) {
+    return contraction(part_of(group, nodes, stores), BatchAxes::kLeading);
   };
-  Attention a{lowered(j->scores, j->halves.scores, j->statistics), lowered(j->output, j->halves.output, group.stores)};
+  Attention a{lowered(j->halves.scores, j->statistics), lowered(j->halves.output, group.stores)};
   const std::vector<Pair>& pairs = a.scores.epilogue.pairs;
   if (pairs.size() != 1 || pairs[0].kind != Pair::Kind::kShifted)
     throw std::logic_error("kfusion: attention's sum of exponentials is not that of its largest score");

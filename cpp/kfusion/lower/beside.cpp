@@ -27,7 +27,6 @@ std::optional<std::string> no_single_product(const Candidate& k) {
   if (c.products.size() != 1) return "computes single products beside one another, no gates";
   if (c.reduces != Reduces::kNothing || c.batches != 1)
     return "stores products beside one another, which have no batches";
-  if (is_unclear(k, c)) return "computes no vectors of as many elements as there are rows";
   if (reads_elements(k, c)) return "reads no other matrix with products beside one another";
   return std::nullopt;
 }
@@ -85,38 +84,11 @@ bool have_one_left(const std::vector<Contraction>& beside) {
   });
 }
 
-bool is_unclear(const Candidate& k, const Contraction& c) {
-  return c.cols == c.batches * c.rows && c.cols > 1 && std::ranges::any_of(k.nodes, [&](NodeId n) {
-           const Work& w = k.folded.work[at(n)];
-           return w.kind == WorkKind::kPointwise && product(w.shape) == c.cols;
-         });
-}
-
-Group group_around(const Plan& plan, const Contraction& c, const std::vector<NodeId>& nodes,
-                   std::vector<NodeId> stores) {
-  Group g;
-  g.pattern = c.reduces == Reduces::kNothing ? Pattern::kMatmul : Pattern::kContractionReduction;
-  Axes rows = 0, cols = 0;  // all axes but the columns', and those
-  const auto add = [&](std::int64_t extent, Axes& axes) {
-    if (extent == 1) return;
-    axes |= axis_bit(g.domain.size());
-    g.domain.push_back(extent);
-  };
-  for (const std::int64_t extent : c.batch_axes) add(extent, rows);
-  add(c.rows, rows), add(c.cols, cols);
-  if (c.reduces != Reduces::kNothing) g.reduced = {static_cast<int>(g.domain.size()) - 1};
-  g.nodes = nodes, g.stores = std::move(stores);
-  for (const NodeId n : nodes) {
-    const Work& w = plan.folded.work[at(n)];
-    const std::int64_t size = w.kind == WorkKind::kPointwise ? product(w.shape) : plan.graph[n].size();
-    const std::int64_t all = c.batches * c.rows * c.cols;
-    const bool is_row = w.kind == WorkKind::kReduce || (size == c.batches * c.rows && size != all && size != 1);
-    if (is_row)
-      g.spans.push_back(rows);
-    else
-      g.spans.push_back(size == all ? rows | cols : size == 1 ? Axes{0} : cols);
-  }
-  return g;
+Group part_of(const Group& group, const std::vector<NodeId>& nodes, const std::vector<NodeId>& stores) {
+  Group part;
+  part.pattern = group.pattern;
+  part.nodes = nodes, part.stores = stores;
+  return part;
 }
 
 std::vector<Contraction> Lowering::contractions(int group_index) const {
@@ -127,8 +99,7 @@ std::vector<Contraction> Lowering::contractions(int group_index) const {
   if (const auto why = no_products_beside(kernel, chains))
     throw std::logic_error("kfusion: a kernel is no products beside one another: " + *why);
   std::vector<Contraction> all;
-  for (const Chain& chain : chains)
-    all.push_back(contraction(group_around(plan_, *products_of(chain.of(kernel)), chain.nodes, chain.stores), {}));
+  for (const Chain& chain : chains) all.push_back(contraction(part_of(group, chain.nodes, chain.stores), {}));
   return all;
 }
 

@@ -30,12 +30,7 @@ std::vector<Contraction> products_beside(const Candidate& kernel);
 /// Whether the left factor of the first product is that of all.
 bool have_one_left(const std::vector<Contraction>& beside);
 
-/// A part of a group that is the contraction `c`, as a group of its own: along the axes of `c`, without those of one
-/// element.
-Group group_around(const Plan& plan, const Contraction& c, const std::vector<NodeId>& nodes,
-                   std::vector<NodeId> stores);
-
-/// Whether a map's size does not tell whether it is along rows or along columns: group_around() cannot say it then.
-bool is_unclear(const Candidate& kernel, const Contraction& c);
+/// A part of a group that is a contraction of its own.
+Group part_of(const Group& group, const std::vector<NodeId>& nodes, const std::vector<NodeId>& stores);
 
 }  // namespace kfusion

@@ -6,6 +6,7 @@
 
 #include "kfusion/lower/kernel_steps.hpp"
 #include "kfusion/lower/schedule.hpp"
+#include "kfusion/lower/spans.hpp"
 #include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/picks.hpp"
 #include "kfusion/plan/sweeps.hpp"
@@ -29,7 +30,17 @@ struct Shape {
   }
   /// The place of the rows among the extents; that of the columns is the next one.
   std::size_t row_axis() const { return batch_axes.size(); }
+
+  /// The axes of more than one element, as those of a kernel.
+  Extents domain() const { return without_ones(extents()); }
+  Axes col_axes() const { return cols > 1 ? axis_bit(domain().size() - 1) : 0; }
+  Axes row_axes() const { return rows > 1 ? axis_bit(domain().size() - (cols > 1 ? 2 : 1)) : 0; }
 };
+
+/// Over which axis of the products an epilogue reduces, among those of their domain.
+Axes reduced_axes(const Shape& shape, Reduces reduces) {
+  return reduces == Reduces::kRows ? shape.row_axes() : reduces == Reduces::kCols ? shape.col_axes() : 0;
+}
 
 /// `a` along the axes of a product, of which those of one element have stride 0.
 std::optional<Access> seen_along(const Access& a, const Extents& extents) {
@@ -93,9 +104,16 @@ class Judge {
   Judge(const Candidate& k, const Shape& shape) : k_(k), shape_(shape) {}
 
   std::optional<std::string> run() {
+    if (shape_.size() == 0) return "computes products that have elements";
     for (const NodeId n : k_.nodes)
       if (const Work& w = k_.folded.work[at(n)]; w.kind == WorkKind::kReduce)
         if (auto why = refusal_of_reduction(n, w)) return why;
+    for (const NodeId n : k_.nodes)
+      if (auto why = refusal_of_kind(n)) return why;
+    kept_ = all_ & ~reduced_axes(shape_, reduces_);
+    auto spans = spans_in(k_, domain_, all_ & ~kept_);
+    if (!spans) return "reads what it computes along the product's axes, as it is computed";
+    spans_ = std::move(*spans);
     for (const NodeId n : k_.nodes)
       if (auto why = refusal(n)) return why;
     for (const NodeId n : k_.stores)
@@ -106,6 +124,7 @@ class Judge {
   }
 
   Reduces reduces() const { return reduces_; }
+  Spans spans() && { return std::move(spans_); }
 
  private:
   using Why = std::optional<std::string>;
@@ -113,37 +132,35 @@ class Judge {
   const Node& node(NodeId n) const { return k_.graph[n]; }
   bool is_inside(NodeId n) const { return std::ranges::find(k_.nodes, n) != k_.nodes.end(); }
 
-  Why refusal(NodeId n) {
+  Why refusal_of_kind(NodeId n) {
     if (is_product(node(n))) return refusal_of_product(n);
+    const WorkKind kind = k_.folded.work[at(n)].kind;
+    if (kind == WorkKind::kPointwise || kind == WorkKind::kReduce || kind == WorkKind::kPartial) return std::nullopt;
+    return "runs no " + std::string(name(node(n).op)) + " with a product";
+  }
+
+  Why refusal(NodeId n) const {
     const Work& w = k_.folded.work[at(n)];
-    if (w.kind == WorkKind::kReduce) return std::nullopt;
     if (w.kind == WorkKind::kPartial) return refusal_of_sums(n, w);
     if (kind(node(n).op) == OpKind::kGather) return refusal_of_gather(n, w);
-    if (w.kind != WorkKind::kPointwise) return "runs no " + std::string(name(node(n).op)) + " with a product";
-    const std::int64_t size = product(w.shape);
-    if (size == shape_.size()) return refusal_of_reads(w, shape_.extents());
-    if (reduces_ != Reduces::kNothing && size == kept_size()) return refusal_of_reads(w, kept_extents());
-    if (size == 1) return std::nullopt;
-    if (size == shape_.cols && !refusal_of_reads(w, along_columns())) return std::nullopt;
-    if (size == shape_.batches() * shape_.rows) return refusal_of_reads(w, shape_.with({shape_.rows, 1}));
-    if (size == shape_.cols) return refusal_of_reads(w, along_columns());
-    return "computes a value of another shape than the product's";
+    if (w.kind != WorkKind::kPointwise) return std::nullopt;
+    const Axes span = spans_.at(n), cols = shape_.col_axes(), known[] = {all_, kept_, all_ & ~cols, cols, 0};
+    if (std::ranges::find(known, span) == std::end(known))
+      return "computes a value of another shape than the product's";
+    return refusal_of_reads(w, span);
   }
 
   /// One element of each row of what is computed here, or one of an array for each row.
   Why refusal_of_gather(NodeId n, const Work& w) const {
     const Access& from = w.reads[0];
-    const std::size_t rows = shape_.row_axis();
-    const Axes reduced = reduces_ == Reduces::kNothing ? 0 : axis_bit(reduces_ == Reduces::kRows ? rows : rows + 1);
-    const bool is_pick = is_inside(from.base) && picks(from, shape_.extents(), reduced);
-    if (reduced == 0 || product(w.shape) != kept_size() || (is_inside(from.base) && !is_pick))
+    const bool is_pick = is_inside(from.base) && picks(from, domain_, all_ & ~kept_);
+    if (kept_ == all_ || (is_inside(from.base) && !is_pick))
       return "runs no " + std::string(name(node(n).op)) + " but of one element for each row that it reduces";
     Access of_rows = from;
     of_rows.positions = Access::kNoPositions, of_rows.step = 0;
     const bool goes_by = is_vector_along(from, reduces_ == Reduces::kRows ? shape_.rows : shape_.cols);
-    if (!is_pick && !goes_by && !reshaped(of_rows, kept_extents()))
-      return "reads an array that is strided along the product's axes in several steps";
-    return refusal_of_reads(w.reads[1], kept_extents());
+    if (!is_pick && !goes_by && !lies_along(of_rows, kept_)) return kSeveralSteps;
+    return lies_along(w.reads[1], kept_) ? std::nullopt : Why(kSeveralSteps);
   }
 
   Why refusal_of_product(NodeId n) {
@@ -160,7 +177,7 @@ class Judge {
 
   Why refusal_of_reduction(NodeId n, const Work& w) {
     if (product(w.shape) != shape_.size()) return "reduces the product's elements only";
-    if (auto why = refusal_of_reads(w, shape_.extents())) return why;
+    if (auto why = refusal_of_reads(w, all_)) return why;
     const Reduces along = reduced_axis(n, w);
     if (along == Reduces::kNothing || (reduces_ != Reduces::kNothing && reduces_ != along))
       return "reduces along the rows or the columns of a product";
@@ -194,61 +211,40 @@ class Judge {
     return rows ? Reduces::kRows : Reduces::kCols;
   }
 
-  std::int64_t kept_size() const { return product(kept_extents()); }
-  Extents kept_extents() const {
-    return shape_.with({reduces_ == Reduces::kRows ? 1 : shape_.rows, reduces_ == Reduces::kCols ? 1 : shape_.cols});
-  }
-  Extents along_columns() const {
-    Extents all(shape_.row_axis() + 1, 1);
-    all.push_back(shape_.cols);
-    return all;
-  }
   static bool all_zero(const Extents& strides, std::size_t count) {
     return std::all_of(strides.begin(), strides.begin() + static_cast<std::ptrdiff_t>(count),
                        [](std::int64_t s) { return s == 0; });
   }
 
-  /// Elements that n is computed in: of a map under a slice only those of the slice.
-  std::int64_t computed_size(NodeId n) const {
-    const Work& w = k_.folded.work[at(n)];
-    return w.kind == WorkKind::kPointwise ? product(w.shape) : node(n).size();
+  bool lies_along(const Access& a, Axes span) const {
+    const Extents extents = extents_of(domain_, span);
+    return product(a.shape) == product(extents) && reshaped(a, extents);
   }
 
-  /// What is computed here is read where it is made, what is small along columns by all of a column.
-  Why refusal_of_reads(const Work& w, const Extents& extents) const {
-    for (const Access& a : w.reads)
-      if (auto why = refusal_of_reads(a, extents)) return why;
-    return std::nullopt;
+  /// Of what is computed here the spans tell.
+  Why refusal_of_reads(const Work& w, Axes span) const {
+    const bool lie = std::ranges::all_of(w.reads, [&](const Access& a) { return lies_along(a, span); });
+    return lie ? std::nullopt : Why(kSeveralSteps);
   }
 
   /// Into a join whose axes are cut otherwise (heads, of keys that go into a cache), strides lead nowhere.
   Why refusal_of_store(NodeId n) const {
     const Access& to = k_.folded.value[at(n)];
-    const std::int64_t size = product(to.shape);
-    const Extents extents = size == shape_.size() ? shape_.extents() : kept_extents();
-    if ((stored_in(k_.folded, n) == n && is_identity(to)) || (size == product(extents) && seen_along(to, extents)))
-      return std::nullopt;
+    if ((stored_in(k_.folded, n) == n && is_identity(to)) || lies_along(to, spans_.at(n))) return std::nullopt;
     return "stores where strides along the product's axes do not lead";
   }
 
-  Why refusal_of_reads(const Access& a, const Extents& extents) const {
-    const auto seen = seen_along(a, extents);
-    if (!seen) return "reads an array that is strided along the product's axes in several steps";
-    if (!is_inside(a.base)) return std::nullopt;
-    const std::int64_t size = computed_size(a.base);
-    const bool own = size == product(extents) && is_identity(*seen);
-    const bool reduced = reduces_ != Reduces::kNothing && size == kept_size() && seen->offset == 0;
-    const auto rows = shape_.row_axis();
-    const bool along = size == shape_.cols && all_zero(seen->strides, rows + 1) && seen->offset == 0;
-    const bool across = size == shape_.batches() * shape_.rows && seen->strides[rows + 1] == 0 && seen->offset == 0;
-    if (own || reduced || along || across || size == 1) return std::nullopt;
-    return "reads a value that it computes elsewhere";
-  }
+  static constexpr const char* kSeveralSteps =
+      "reads an array that is strided along the product's axes in several steps";
 
   const Candidate& k_;
   const Shape shape_;
+  const Extents domain_ = shape_.domain();
+  const Axes all_ = all_axes(domain_.size());
+  Axes kept_ = all_;
   NodeId first_ = -1;
   Reduces reduces_ = Reduces::kNothing;
+  Spans spans_;
 };
 
 NodeId first_product(const Graph& g, const std::vector<NodeId>& nodes) {
@@ -259,6 +255,7 @@ NodeId first_product(const Graph& g, const std::vector<NodeId>& nodes) {
 struct Judged {
   Shape shape;
   Reduces reduces = Reduces::kNothing;
+  Spans spans;
 
   std::size_t reduced_axis() const { return shape.row_axis() + (reduces == Reduces::kRows ? 0 : 1); }
 };
@@ -273,7 +270,7 @@ std::optional<Judged> judged(const Candidate& k, BatchAxes axes, std::string& wh
   for (const Shape& shape : shapes_of(k.graph[product].shape, axes)) {
     Judge judge(k, shape);
     auto refusal = judge.run();
-    if (!refusal) return Judged{shape, judge.reduces()};
+    if (!refusal) return Judged{shape, judge.reduces(), std::move(judge).spans()};
     why = std::move(*refusal);
   }
   return std::nullopt;
@@ -327,14 +324,6 @@ Operand operand_of(const Strided& s, const Space& space, const Judged& j) {
   o.reduced = {o.kept[at(axis)]};
   o.kept.erase(o.kept.begin() + axis);
   return o;
-}
-
-/// The last axes, which are a product's columns.
-Axes column_axes(const Extents& extents, std::int64_t cols) {
-  Axes axes = 0;
-  std::size_t axis = extents.size();
-  for (std::int64_t all = 1; all < cols && axis > 0; all *= extents[axis]) axes |= axis_bit(--axis);
-  return axes;
 }
 
 void set_operands(Kernel& k, const Space& space, const Judged& j, const Steps& steps,
@@ -402,9 +391,10 @@ Contraction Lowering::contraction(const Group& group, BatchAxes axes) const {
   Contraction c = with_products(kernel, *j);
   Kernel& k = c.epilogue;
   k.name = name_of(group);
-  Space space = space_of(group);
   const bool sums = std::ranges::any_of(group.nodes, [&](NodeId n) { return plan_.graph[n].op == Op::partial_sums; });
-  if (sums) space.reduced = column_axes(space.extents, c.cols);  // of a part there is a row
+  Space space{j->shape.domain(),
+              sums ? j->shape.col_axes() : reduced_axes(j->shape, j->reduces),  // of a part: a row
+              {j->spans.begin(), j->spans.end()}};
   Steps steps(plan_, group, space, k);
   const std::vector<Strided> stores = add_steps(group, space, steps, k);
   set_operands(k, space, *j, steps, stores);

@@ -91,6 +91,7 @@ bool try_attention(const Reader& r, const Graph& g, Partition& p, NodeId product
   const Access& weights = r.reads(product)[0];
   const int softmax = p.part_of(weights.base), output = p.part_of(product);
   if (softmax < 0 || softmax == output || !is_identity(weights) || !only_read_by(p, weights.base, output)) return false;
+  if (r.read(product, 1) == weights.base) return false;  // both factors: no values
   if (p.part(softmax).stores.size() != 1 || softmax_argument(r, weights.base) < 0) return false;
   if (!reduces_last_axis(p.part(softmax), weights.shape.back())) return false;
   const int scores = scores_part(r, p, softmax);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kfusion/graph/shapes.hpp"
 #include "kfusion/plan/graph_copy.hpp"
 #include "kfusion/plan/tiling.hpp"
 
@@ -69,8 +70,10 @@ class Widening : private GraphCopy {
       axis += static_cast<int>(shape.size() - node.shape.size());
       if (shape[at(axis)] != node.shape[at(axis - static_cast<int>(shape.size() - node.shape.size()))])
         return wide_[{n, shape}] = moved_[at(n)];  // one position, broadcast
+      node.shape = shape;
+    } else {
+      node.shape = inferred_shape(to_, node);
     }
-    node.shape = shape;
     return wide_[{n, shape}] = add(std::move(node));
   }
 
