@@ -121,6 +121,18 @@ py::bytes epilogue_of(const codegen::ContractionKernel& k, const std::vector<std
   return py::bytes(reinterpret_cast<const char*>(bytes.data() + from), bytes.size() - from);
 }
 
+/// The same of the struct of attention's scores.
+py::bytes scores_of(const codegen::AttentionKernel& k, const std::vector<std::uintptr_t>& loads,
+                    const std::vector<double>& values) {
+  std::vector<std::byte> bytes(k.parameter_bytes());
+  const std::vector<std::byte*> nothing(std::size_t{64});
+  k.write_parameters(
+      {nullptr, nullptr, nullptr, pointers<const std::byte*>(loads).data(), nothing.data(), nothing.data()},
+      values.data(), {}, [](const codegen::BoxedMatrix&, const std::byte*, std::byte*) {}, bytes.data());
+  const std::size_t from = k.scores_offset();
+  return py::bytes(reinterpret_cast<const char*>(bytes.data() + from), bytes.size() - from);
+}
+
 py::dict headers() {
   py::dict d;
   for (const auto& [name, text] : codegen::embedded_headers()) d[py::str(name)] = py::str(text);
@@ -217,7 +229,9 @@ void bind_codegen(py::module_& m) {
             for (const codegen::Bound& b : k.bounds()) bounds.append(py::make_tuple(b.upper, b.row, b.from));
             return bounds;
           },
-          "Of the keys that query i sees: (True, a, c) for none behind a * i + c, (False, a, c) for none before it.");
+          "Of the keys that query i sees: (True, a, c) for none behind a * i + c, (False, a, c) for none before it.")
+      .def("scores", &scores_of, py::arg("loads"), py::arg("values") = std::vector<double>{},
+           "scores(self, loads, values=())\n--\n\nThe bytes of the parameters of the generated struct Scores.");
   m.def("cuda_kernels", &kernels, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
         py::arg("aligned") = true, py::arg("clusters") = true, py::arg("multiprocessors") = 132,
         py::arg("names") = true, kKernelsDoc);

@@ -6,6 +6,7 @@
 #include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "kfusion/lower/attention.hpp"
 #include "kfusion/lower/beside.hpp"
 
 namespace py = pybind11;
@@ -36,7 +37,8 @@ Returns:
     view of ("base", "offset", "shape", "strides" in elements of the base's C order); "computed", by node the extents in
     which it is stored; "kernels", in the order in which they run: what the fields of a Kernel are, its "text", and
     "nodes" and "stored", those of the graph. Of a kernel around products that is a Contraction, its epilogue, with "products" and
-    "axes" (batches, rows, columns, depth). A kernel without "steps" is another one, which is no loops.
+    "axes" (batches, rows, columns, depth). Attention has its "scores" so. A kernel without "steps" is another one,
+    which is no loops.
 )";
 
 template <class Items, class Make>
@@ -178,6 +180,8 @@ py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse,
       kernel = to_dict(lowering.kernel(index), plan.graph);
     else if (possible && is_contraction(plan, group))
       kernel = to_dict(lowering.contraction(index), plan.graph);
+    else if (group.pattern == Pattern::kAttention && !no_attention(candidate_of(plan, group)))
+      kernel["scores"] = to_dict(lowering.attention(index).scores, plan.graph);
     kernel["nodes"] = group.nodes;
     kernel["stored"] = group.stores;
     kernels.append(std::move(kernel));

@@ -200,7 +200,7 @@ AttentionKernel::AttentionKernel(const Attention& a, const Target& target, bool 
   score_cells_ = score_parameters.cells(), output_cells_ = output_parameters.cells();
   set_launch(a, target);
   set_numbers(a);
-  bytes_ = kHeadBytes + kNumbers * 4 + (score_cells_.size() + output_cells_.size()) * 8;
+  bytes_ = scores_offset() + (score_cells_.size() + output_cells_.size()) * 8;
   bytes_ = (bytes_ + 63) / 64 * 64;
   source_ = "// " + a.output.epilogue.name +
             "\n#include \"device/attention.cuh\"\n#include \"device/partial.cuh\"\n\nnamespace "
@@ -247,6 +247,8 @@ void AttentionKernel::set_numbers(const Attention& a) {
   result_strides_[3] = o.kept[batches.size()];
   result_offset_bytes_ = o.offset * 2;
 }
+
+std::size_t AttentionKernel::scores_offset() const { return kHeadBytes + kNumbers * 4; }
 
 void AttentionKernel::write_parameters(const AttentionAddresses& a, const double* parameters, const Memory& memory,
                                        const EncodeMatrix& encode, std::byte* to) const {

@@ -51,6 +51,7 @@ class AttentionKernel {
   const std::vector<Bound>& bounds() const { return bounds_; }  ///< of the keys that a query sees
 
   std::size_t parameter_bytes() const { return bytes_; }
+  std::size_t scores_offset() const;  ///< of the parameters of the struct Scores
   /// As CudaKernel::write_parameters.
   void write_parameters(const AttentionAddresses& a, const double* parameters, const Memory& memory,
                         const EncodeMatrix& encode, std::byte* to) const;
