@@ -250,8 +250,6 @@ def _attended(q: Any, k: Any, v: Any, mask: Any, options: dict[str, Any], is_fla
         q, k, v = kf.reshape(q, (b, own, heads // own, n, -1)), kf.expand_dims(k, 2), kf.expand_dims(v, 2)
         mask = mask if mask is None or mask.ndim < 3 else _for_groups(mask, own, heads // own)
     y = kf.attention(q, k, v, mask=mask, **options)
-    if mask is not None:
-        y = kf.where(_sees_any(mask, options["causal"], n, k.shape[-2]), y, 0.0)
     if not is_flat:
         return y if heads == own else kf.reshape(y, (b, heads, n, -1))
     order = (0, 2, 1, 3) if heads == own else (0, 3, 1, 2, 4)
@@ -262,14 +260,6 @@ def _for_groups(mask: Any, groups: int, each: int) -> Any:
     """A mask of heads as one of groups of heads."""
     *before, heads, n, m = mask.shape
     return kf.reshape(mask, (*before, 1, 1, n, m) if heads == 1 else (*before, groups, each, n, m))
-
-
-def _sees_any(mask: Any, causal: bool, rows: int, columns: int) -> Any:
-    """Whether a query may see a key at all: ONNX gives 0 where it may not, kf.attention NaN."""
-    seen = mask if mask._dtype == "bool" else kf.not_equal(mask, -math.inf)
-    if causal:
-        seen = kf.logical_and(seen, kf.less_equal(kf.iota((1, columns), 1), kf.iota((rows, 1), 0)))
-    return kf.any(seen, -1, True)
 
 
 def _by_heads(x: Any, heads: int) -> Any:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from .._graph.values import stage
 from . import primitives as p
 from .activations import softmax
 from .contractions import matmul
 from .dropout import dropped
+from .gradients import taken
 from .operation import Array, composite
 from .views import astype, expand_dims, matrix_transpose, positions
 
@@ -28,11 +30,12 @@ def attention(
         k: floats, (..., n, d).
         v: floats, (..., n, e).
         scale: None means 1 / sqrt(d).
-        mask: broadcasts to (..., m, n): bools, true where q may see k; or floats, added to the scores.
+        mask: broadcasts to (..., m, n): bools, true where q may see k; or floats, added to the scores, -inf where it
+            may not.
         causal: row i sees keys 0 to i only.
 
     Returns:
-        Array (..., m, e). A row that may see no key is NaN.
+        Array (..., m, e): 0, with gradients of 0, in rows that may see no key, as torch and ONNX have it.
 
     Raises:
         ValueError: the shapes do not fit.
@@ -53,17 +56,35 @@ def attended(
     with stage(q, "attention.scores"):
         scores = matmul(q, matrix_transpose(k))
     with stage(q, "attention.scale"):
-        scores = scores * (1 / math.sqrt(q.shape[-1]) if scale is None else float(scale))
+        scores = scores * (1 / math.sqrt(max(q.shape[-1], 1)) if scale is None else float(scale))
+    sees = None
     if causal or mask is not None:
         with stage(q, "attention.mask"):
-            scores = _masked(scores, mask, causal)
+            sees = None if mask is None else _sees_any(mask, scores, causal)
+            scores = _masked(scores, None if mask is None else _finite(mask, sees), causal)
     with stage(q, "attention.softmax"):
-        weights = softmax(scores, -1)
+        weights = softmax(scores, -1) if k.shape[-2] else scores
     if dropout:
         with stage(q, "attention.dropout"):
             weights = dropped(weights, dropout)
     with stage(q, "attention.output"):
-        return matmul(weights, v)
+        y = matmul(weights, v)
+        return y if sees is None else p.where(sees, y, 0.0)
+
+
+def _sees_any(mask: Array, scores: Array, causal: bool) -> Array:
+    """Whether a query may see a key at all."""
+    seen = mask if mask._dtype == "bool" else p.not_equal(mask, -math.inf)
+    if causal:
+        seen = p.logical_and(seen, positions(scores, -1) <= positions(scores, -2))
+    return p.any(seen, -1 if seen.ndim else None, keepdims=True)
+
+
+def _finite(mask: Array, sees: Any) -> Array:
+    """The mask, of which rows that see no key see all where gradients are taken: NaN times a gradient of 0 is NaN."""
+    if not taken(mask):
+        return mask
+    return p.logical_or(mask, p.logical_not(sees)) if mask._dtype == "bool" else p.where(sees, mask, 0.0)
 
 
 def _masked(scores: Array, mask: Array | None, causal: bool) -> Array:

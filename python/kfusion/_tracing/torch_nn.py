@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from .._graph.values import Traced, stage, tracer_of
 from .._ops import activations, attention, contractions, norms, views
 from .._ops import dropout as dropouts
 from .._ops import primitives as p
-from .._ops.gradients import clipped, taken
+from .._ops.gradients import clipped
 from .._spec import HALF
 from . import autocast, library_calls, refusals, trained_attention
 from .torch_functions import FUNCTIONS, dtype_of, named
@@ -238,13 +237,6 @@ def _attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale:
     return attention.attended(query, key, value, scale, mask, causal, dropout)
 
 
-def _finite(mask: Any, sees: Any) -> Any:
-    """The mask, of which rows that see no key see all where gradients are taken: NaN times a gradient of 0 is NaN."""
-    if not taken(mask):
-        return mask
-    return p.logical_or(mask, p.logical_not(sees)) if mask._dtype == "bool" else p.where(sees, mask, 0.0)
-
-
 @_function("scaled_dot_product_attention")
 def _scaled_dot_product_attention(
     query: Any,
@@ -264,18 +256,6 @@ def _scaled_dot_product_attention(
         return _grouped_attention(query, key, value, is_causal, scale, groups, dropout)
     if attn_mask is None and not dropout and (made := trained_attention.trained(query, key, value, is_causal, scale)):
         return made[0]
-    if attn_mask is None:
-        return _attention(query, key, value, None, is_causal, scale, dropout)
-    if is_causal:
+    if attn_mask is not None and is_causal:
         raise ValueError("kfusion.scaled_dot_product_attention: attn_mask must be None where is_causal is true")
-    tracer: Any = tracer_of(query, key, value, attn_mask)
-    mask = tracer.lift(attn_mask, "torch")
-    sees = p.any(mask if mask._dtype == "bool" else p.not_equal(mask, -math.inf), -1, keepdims=True)
-    y = _attention(query, key, value, _finite(mask, sees), False, scale, dropout)
-    result = p.where(sees, y, 0.0)  # torch gives 0 where a row sees no key
-    if dropout:
-        return result
-    arrays = {"q": query, "k": key, "v": value, "mask": mask}
-    lifted = {name: tracer.lift(a, "torch") for name, a in arrays.items()}
-    tracer.record("attention", lifted | {"scale": scale, "causal": is_causal}, result)
-    return result
+    return _attention(query, key, value, attn_mask, is_causal, scale, dropout)
