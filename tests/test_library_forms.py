@@ -44,6 +44,18 @@ def test_attention_is_one_kernel_and_says_why():
     assert kf.Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
+@pytest.mark.parametrize("device", ["H200", "A100 80GB", "EPYC 9654"])
+@pytest.mark.parametrize(
+    "shape", [(1, 2, 1, 32), (1, 8, 64, 64), (4, 2, 512, 32), (4, 32, 2048, 64), (4, 32, 2048, 128)]
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_attention_is_predicted_slower_than_the_librarys(shape, dtype, device):
+    q = spec(*shape, dtype=dtype)
+    for f in (F.scaled_dot_product_attention, causal, lambda q, k, v: causal(q * 2, k, v) + 1):
+        plan = kf.plan(f, q, q, q, device=device)
+        assert plan.fused.time_us <= plan.library.time_us * (1 + 1e-3), plan
+
+
 def of_norm(x, w):
     return (F.rms_norm(x, (1024,), w) ** 2).sum()
 

@@ -7,10 +7,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
+import kfusion as kf
 from graph_strategies import cases
 from graphs import graphs
 from kfusion import _core
-from programs.checks import H200, KIND, check_groups, check_plan, is_part
+from programs.checks import H200, KIND, Runner, check_groups, check_plan, is_part
+from programs.drawing import PROFILES, Seeded, draw_program
 
 pytestmark = pytest.mark.native
 
@@ -144,6 +146,33 @@ def test_groups_one_after_another_give_the_same(case, options):
     kept = _core.run_graph(_core.Graph.from_dict(everything), case.inputs, "f")
     for value, want in zip(values.values(), kept, strict=True):
         np.testing.assert_array_equal(np.asarray(value).astype(float), np.asarray(want).astype(float))
+
+
+def merged_calls(plan):
+    """Pairs of calls of which one reads, within a kernel, what the other one makes."""
+    nodes, stages = plan["graph"]["nodes"], plan["graph"]["stages"]
+    for group in plan["groups"]:
+        for n in group["nodes"]:
+            for a in nodes[n]["arguments"]:
+                while a in group["views"]:
+                    (a,) = nodes[a]["arguments"]
+                if a in group["nodes"] and nodes[a]["stage"] != nodes[n]["stage"]:
+                    yield tuple(stages[nodes[i]["stage"]]["name"] for i in (a, n))
+
+
+# Merging is greedy, and another order may give fewer kernels: what counts is that no merge costs more than it saves.
+@pytest.mark.parametrize("device", ["H200", "EPYC 9654"])
+@hypothesis.given(seed=st.integers(0, 2**32))
+@hypothesis.settings(max_examples=25, deadline=None)
+def test_no_merge_of_what_is_broadcast_costs_time(device, seed):
+    (profile,) = (p for p in PROFILES if p.name == "broadcasts")
+    program = draw_program(Seeded(seed), profile)
+    graph = Runner().prepared(program, program.inputs).graph
+    plan = _core.make_plan(graph, kf.device(device).to_dict(), {})
+    for pair in sorted(set(merged_calls(plan))):
+        apart = _core.make_plan(graph, kf.device(device).to_dict(), {"forbid": [pair]})
+        if apart["fused"]["launches"] >= plan["fused"]["launches"]:
+            assert plan["fused"]["predicted_us"] <= 1.2 * apart["fused"]["predicted_us"], pair
 
 
 def test_stages_of_a_graph_from_outside_may_be_mixed():
