@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch._dynamo.utils import counters  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
+import kfusion as kf  # noqa: E402
 from kfusion._torch_compile.backend import backend  # noqa: E402
 from kfusion._torch_compile.compiled import Compiled  # noqa: E402
 
@@ -367,3 +368,36 @@ def test_what_reads_memory_by_strides_of_dense_values_is_a_step_of_a_plan(monkey
     x = torch.arange(24.0).view(4, 6)
     y = compiled(BY_STRIDES["fill_diagonal_"])(x)
     torch.testing.assert_close(y, BY_STRIDES["fill_diagonal_"](x), rtol=0, atol=0)
+
+
+_MASKS = {
+    "none": lambda: None,
+    "bools": lambda: torch.rand(9, 9) > 0.3,
+    "of heads": lambda: torch.randn(2, 8, 9, 9),
+    "of one head": lambda: torch.rand(2, 1, 9, 9) > 0.3,
+    "of heads alone": lambda: torch.randn(8, 9, 9),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("name", _MASKS)
+@pytest.mark.parametrize("heads", [1, 2, 8])
+def test_heads_that_share_keys(monkeypatch, name, heads, causal):
+    monkeypatch.setattr(Compiled, "_eagerly", lambda self, values: pytest.fail("operator by operator"))
+    if causal and name != "none":
+        return
+    mask = _MASKS[name]()
+
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(q.tanh(), k, v, mask, is_causal=causal, enable_gqa=True)
+
+    made = [torch.randn(2, n, 9, 12) for n in (8, heads, heads)]
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(attend)(*made), attend(*made), rtol=1e-4, atol=1e-5)
+    ours, theirs = ([x.clone().requires_grad_() for x in made] for _ in range(2))
+    compiled(attend)(*ours).square().sum().backward()
+    attend(*theirs).square().sum().backward()
+    for x, y in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(x.grad, y.grad, rtol=1e-3, atol=1e-4)
+    fused = kf.fuse(attend)
+    torch.testing.assert_close(fused(*made), attend(*made), rtol=1e-4, atol=1e-5)

@@ -223,3 +223,53 @@ def test_scales_of_batch_norms_are_computed_before_the_graph(monkeypatch):
     monkeypatch.setattr(batch_norms.Channels, "values", lambda s, g: made.append(plain(s, g)) or made[-1])
     check(Net().eval().requires_grad_(False), (torch.randn(2, 3, 32, 32),), rtol=1e-4, atol=1e-4)
     assert [len(m) for m in made] == [4]
+
+
+_OF_ANY_ORDER = {
+    "roll": lambda x: torch.roll(x.sin(), (1, 2), (0, -1)),
+    "roll of all": lambda x: torch.roll(x, 3),
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True).relu(),
+    "batch norm of known statistics": lambda x: F.batch_norm(x, torch.zeros(x.shape[1]), torch.ones(x.shape[1])),
+}
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (3, 0, 2, 1), (1, 3, 0, 2)])
+@pytest.mark.parametrize("name", _OF_ANY_ORDER)
+def test_what_torchs_tensors_without_data_lay_otherwise_than_torch(name, order):
+    back = sorted(range(4), key=order.__getitem__)
+    x = torch.randn([(4, 3, 5, 6)[axis] for axis in order]).permute(back)
+    check(_OF_ANY_ORDER[name], (x,))
+    ours, theirs = (x.detach().clone().requires_grad_() for _ in range(2))
+    torch.compile(_OF_ANY_ORDER[name], backend=backend)(ours).square().sum().backward()
+    _OF_ANY_ORDER[name](theirs).square().sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+def _memory(kind):
+    base = torch.arange(20.0)
+    parts = {
+        "apart": (base[:8].clone(), base[10:18].clone()),
+        "overlapping": (base[:8], base[4:12]),
+        "in one block": (base[:8], base[8:16]),
+        "in steps": (base[:16:2], base[:8]),
+    }
+    return parts[kind]
+
+
+@pytest.mark.parametrize(
+    "kinds", [("apart", "overlapping"), ("overlapping", "in one block", "apart"), ("apart", "in steps")]
+)
+def test_arguments_that_overlap_otherwise_on_a_later_call(kinds):
+    """torch's own function for a graph takes them to lie as on the first one."""
+
+    def write(x, y):
+        x.add_(1)
+        y.mul_(2)
+        return x + y
+
+    ours = torch.compile(write, backend=backend)
+    for kind in kinds:
+        given, expected = _memory(kind), _memory(kind)
+        torch.testing.assert_close(ours(*given), write(*expected), rtol=0, atol=0)
+        for a, b in zip(given, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch._dynamo.backends.common import aot_autograd
 
-from . import cuda_graphs, donation
+from . import cuda_graphs, donation, overlaps
 from .compiled import Compiled
 from .decompositions import table
 from .library import register
@@ -54,10 +54,11 @@ def backend(module: Any, inputs: Sequence[Any], *, mode: str | None = None, opti
             donation.refuse()
         return run.boxed()
 
-    return aot_autograd(
+    run = aot_autograd(
         fw_compiler=forward,
         bw_compiler=backward,
         inference_compiler=functools.partial(forward, name="inference"),
         decompositions=table(),
         partition_fn=partition,
     )(module, inputs)
+    return overlaps.guarded(module, inputs, run)

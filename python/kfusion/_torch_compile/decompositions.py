@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch._decomp import core_aten_decompositions
 
 from .._tracing.aten import RANDOM, has_form
@@ -23,11 +24,46 @@ _WHOLE_NAMES = """
 _WHOLE = frozenset(_WHOLE_NAMES.split())
 
 
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _has_channels_last(x: Any) -> bool:
+    return x.ndim in _CHANNELS_LAST and bool(x.is_contiguous(memory_format=_CHANNELS_LAST[x.ndim]))
+
+
+def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:
+    """Of images whose channels lie last, so that its result's do."""
+    if not dims or x.is_contiguous() or not _has_channels_last(x):
+        return NotImplemented
+    order = [0, *range(2, x.ndim), 1]
+    return torch.ops.aten.roll(x.permute(order), shifts, [order.index(d % x.ndim) for d in dims]).movedim(-1, 1)
+
+
+def _normalized(op: Any) -> Callable[..., Any]:
+    """Batch norms in C order, or with the channels last: eager torch's results lie so, whatever the argument's do."""
+
+    def normalized(x: Any, *args: Any, **kwargs: Any) -> Any:
+        if x.is_contiguous() or _has_channels_last(x):
+            return NotImplemented
+        return op(x.contiguous(), *args, **kwargs)
+
+    return normalized
+
+
+def _of_layouts() -> dict[Any, Callable[..., Any]]:
+    """What says how results lie, where torch's tensors without data say something else than eager torch does."""
+    aten = torch.ops.aten
+    norms = (aten._native_batch_norm_legit.default, aten._native_batch_norm_legit.no_stats,
+             aten._native_batch_norm_legit_functional.default,
+             aten._native_batch_norm_legit_no_training.default)  # fmt: skip
+    return {aten.roll.default: _roll, **{op: _normalized(op) for op in norms}}
+
+
 @functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """By operator, torch's function that takes it apart."""
     known: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
-    return {op: function for op, function in known.items() if not _is_kept(op)}
+    return {op: function for op, function in known.items() if not _is_kept(op)} | _of_layouts()
 
 
 def _is_kept(op: Any) -> bool:

@@ -439,7 +439,8 @@ def _attention(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale:
     if p > 0 or 0 in q.shape or 0 in k.shape:
         raise no_form("of dropout")
     function = sys.modules["torch"].nn.functional.scaled_dot_product_attention
-    return torch_function("scaled_dot_product_attention", (q, k, v, mask, 0.0, causal), {"scale": scale}, function)
+    options = {"scale": scale, "enable_gqa": q.ndim == 4 and q.shape[1] != k.shape[1]}
+    return torch_function("scaled_dot_product_attention", (q, k, v, mask, 0.0, causal), options, function)
 
 
 @row("native_dropout")

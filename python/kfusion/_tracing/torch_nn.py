@@ -211,22 +211,19 @@ def _normalize(input: Any, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> 
     return input / FUNCTIONS["clamp_min"](norms.norm(input, p, dim, keepdims=True), eps)
 
 
-def _heads_of_one_key(query: Any, key: Any, value: Any, mask: Any) -> int | None:
+def _heads_of_one_key(query: Any, key: Any, value: Any) -> int | None:
     """How many heads of queries share one of keys; None where that is not the plain case."""
-    if any(a.ndim != 4 for a in (query, key, value)) or mask is not None:
+    if any(a.ndim != 4 for a in (query, key, value)):
         return None
     heads, keys, values = query.shape[1], key.shape[1], value.shape[1]
     return heads // keys if keys == values and keys > 0 and heads % keys == 0 else None
 
 
-def _grouped_attention(
-    query: Any, key: Any, value: Any, causal: bool, scale: float | None, groups: int, dropout: float
-) -> Any:
-    batch, heads, rows, depth = query.shape
-    split = views.reshape(query, (batch, heads // groups, groups, rows, depth))
-    key, value = views.expand_dims(key, 2), views.expand_dims(value, 2)
-    y = _attention(split, key, value, None, causal, scale, dropout)
-    return views.reshape(y, (batch, heads, rows, value.shape[-1]))
+def _in_groups(x: Any, heads: int, groups: int) -> Any:
+    """(..., heads, m, n) as (..., heads / groups, groups, m, n); one head, or none, is broadcast."""
+    if x.ndim < 3 or x.shape[-3] != heads:
+        return views.expand_dims(x, -3) if x.ndim >= 3 else x
+    return views.reshape(x, (*x.shape[:-3], heads // groups, groups, *x.shape[-2:]))
 
 
 def _attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None, dropout: float) -> Any:
@@ -248,12 +245,16 @@ def _scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    groups = _heads_of_one_key(query, key, value, attn_mask) if enable_gqa else 1
+    groups = _heads_of_one_key(query, key, value) if enable_gqa else 1
     if groups is None:
         raise refusals.refused_keyword("torch.scaled_dot_product_attention", "enable_gqa")
     dropout = dropouts.probability("scaled_dot_product_attention", query, dropout_p)
     if groups > 1:
-        return _grouped_attention(query, key, value, is_causal, scale, groups, dropout)
+        heads, attend = query.shape[1], _scaled_dot_product_attention
+        mask = attn_mask if attn_mask is None else _in_groups(attn_mask, heads, groups)
+        split, key, value = _in_groups(query, heads, groups), views.expand_dims(key, 2), views.expand_dims(value, 2)
+        y = attend(split, key, value, mask, dropout_p, is_causal, scale)
+        return views.reshape(y, (*query.shape[:-1], value.shape[-1]))
     if attn_mask is None and not dropout and (made := trained_attention.trained(query, key, value, is_causal, scale)):
         return made[0]
     if attn_mask is not None and is_causal:
