@@ -100,20 +100,27 @@ def test_values_print():
     trace(f, X)
 
 
+class Escape:
+    """An object that no trace looks into."""
+
+    __slots__ = ("value",)
+
+
 def test_a_value_that_escapes():
-    kept = []
+    kept = Escape()
 
     def f(x):
-        kept.append(x)
+        kept.value = x
         return x * 2
 
     trace(f, X)
-    for use in (lambda: kept[0] + 1, lambda: kf.relu(kept[0]), lambda: kept[0].shape, lambda: trace(f, X, 3) or 0):
+    uses = (lambda: kept.value + 1, lambda: kf.relu(kept.value), lambda: kept.value.shape, lambda: trace(f, X, 3) or 0)
+    for use in uses:
         with pytest.raises(TypeError):
             use()
     with pytest.raises(kf.TraceError, match="a value of f is used outside its trace"):
-        trace(lambda x: x + kept[0], X)
-    assert repr(kept[0]) == "<traced value of f>"
+        trace(lambda x: x + kept.value, X)
+    assert repr(kept.value) == "<traced value of f>"
 
 
 def test_a_trace_within_a_trace():

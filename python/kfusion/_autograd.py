@@ -20,9 +20,10 @@ import numpy as np
 from . import _donation as donation
 from . import _engine_threads as engine_threads
 from ._graph import guards, modules
-from ._graph.objects import Returned, holds
+from ._graph.objects import holds
 from ._graph.seeds import Seeds
 from ._graph.source import transformed
+from ._graph.state import Snapshot
 from ._graph.structure import ATOMS, Slot, holds_arrays, is_plain, mapped, may_hold_results, picked, walk
 from ._graph.tracer import Tracer, current
 from ._graph.values import Traced, Written
@@ -63,10 +64,7 @@ class Differentiable:
             known = tuple(id(t) for t in self._forward.captured())
             answer = self.forward((args, kwargs), known, wanted, **({} if stream is None else {"stream": stream}))
         state = self.seeds.taken(), self._forward.modes()
-        has_objects = isinstance(answer, Returned)
-        if has_objects and answer.changed:
-            raise _writes(self.name)
-        result, passing, computed, kept, turned, read, named = answer.result if has_objects else answer
+        result, passing, computed, kept, turned, read, named = answer
         captured = self._forward.captured()
         made: list[Any] = []
         structure = mapped(result, lambda leaf: _slot(torch, made, leaf), may_hold_results, _leaf_types(torch))
@@ -80,13 +78,12 @@ class Differentiable:
         node = _Node(self, arguments, len(tensors), [id(t) for t in captured], saved, state, surroundings)
         outs = dict(enumerate(made))
         outs |= zip(passing, _function(torch).apply(node, *tensors, *captured), strict=True) if passing else ()
-        filled = mapped(
+        return mapped(
             structure,
             lambda leaf: outs[leaf.index] if isinstance(leaf, Slot) else leaf,
             may_hold_results,
             _leaf_types(torch),
         )
-        return Returned(filled, {}) if has_objects else filled
 
 
 def _alone(tensor: Any) -> Any:
@@ -264,7 +261,7 @@ class BackwardPass:
         for number in donated:
             tracer.donate(kept[number])
         kept = kept | {k: tracer.view("transpose", kept[k], axes) for k, axes in turned.items()}
-        with tracer.differentiated():
+        with tracer.differentiated(), Snapshot([self.__wrapped__, *guards.guarded(call)], always=True):
             results = values_of(self.__wrapped__(*args, **kwargs))
         read = [y if isinstance(y, Traced) else tracer.stand_in(y) for y in results]
         tracer.require_no_product([y for y in read if y is not None])  # as the forward pass does
@@ -389,7 +386,7 @@ class _Node:
             made = self.passes.backward(
                 call, cotangents, asked, captured, self.computed, kept, self.turned, self.named, donated
             )
-        own, named, reached = made.result if isinstance(made, Returned) else made
+        own, named, reached = made
         if not reached:
             return [None] * (first + len(self.captured))
         given = iter(own)

@@ -24,9 +24,11 @@ from ._foreign import labelled
 from ._fused_module import fused_module
 from ._graph import calls, guards, heads, modules
 from ._graph.calls import Alike
-from ._graph.objects import TakenApart
+from ._graph.number import is_int
+from ._graph.objects import Functional, TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
 from ._graph.source import RandomDraw
+from ._graph.state import Effects, SetsState, Snapshot, cannot_set, watched
 from ._graph.structure import Slot, filler, holds_arrays, leaves, walk
 from ._graph.tracer import Tracer
 from ._graph.values import Argument, Attempt, place_of
@@ -78,7 +80,9 @@ class FusedFunction(_core.FusedCallable):
             self.__qualname__ += ".unfused"
         self.__signature__ = signature
         self._options = options
-        self._effects = modules.Effects()
+        self._is_each = each
+        self._is_inner = isinstance(function, Functional) or "in_passes" in options  # of another fused function
+        self._effects = Effects()
 
     __wrapped__: Callable[..., Any]
     __name__: str
@@ -127,12 +131,16 @@ class FusedFunction(_core.FusedCallable):
         an attribute whose name is put together.
         """
         self._clear()
+        self._effects = Effects()
+        self.__dict__.pop("_functional", None)
         for name in ("unfused", "_passes", "_labelled"):
             if name in self.__dict__:
                 self.__dict__[name].clear()
 
     def _differentiable(self, args: Any, kwargs: Any, out: Any, stream: Any) -> Any:
         """A call with tensors that require grad, or of a function that names some, for C++."""
+        if self._effects.are_known:
+            return self._taken_apart(args, kwargs, out, stream)
         if "torch.distributed.tensor" in sys.modules and foreign_calls.libraries_of(args, kwargs):
             return foreign_calls.run(self, args, kwargs, out, stream)
         return self._passes.call(args, kwargs, out, stream)
@@ -162,6 +170,10 @@ class FusedFunction(_core.FusedCallable):
 
     def _planned(self, args: Any, kwargs: Any) -> Trace:
         """The trace of arrays as they lie, or of specs."""
+        if self._effects.are_known:
+            apart = self._effects.apart(self.__signature__, args, kwargs)
+            planned: Trace = self._functional._planned(apart.args, apart.kwargs)
+            return planned
 
         def seen(path: str, leaf: Any) -> Any:
             if isinstance(leaf, np.generic) or not is_array(leaf):
@@ -183,14 +195,49 @@ class FusedFunction(_core.FusedCallable):
             return through_jax.attempted(function, (args, kwargs), lambda f: trace(f, *args, **kwargs))
 
     def _taken_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any) -> Any:
-        """A call with objects among its arguments, or arrays that are no memory, for C++."""
+        """A call with objects among its arguments or arrays that are no memory, or of a function that sets something
+        beside its results, for C++.
+        """
         if foreign_calls.is_meant(args, kwargs):
             return foreign_calls.run(self, args, kwargs, out, stream)
-        apart = TakenApart(self.__signature__, args, kwargs)
-        if apart.is_traced:
-            return self.__wrapped__(*args, **kwargs)
         own = {name: value for name, value in (("out", out), ("stream", stream)) if value is not None}
-        return apart.put_back(self(*apart.args, **apart.kwargs, **own))
+        while True:
+            apart = self._effects.apart(self.__signature__, args, kwargs)
+            if apart.is_traced:
+                return self.__wrapped__(*args, **kwargs)
+            try:
+                return apart.put_back(self._functional(*apart.args, **apart.kwargs, **own))
+            except SetsState as effects:
+                self._learn(effects, args)
+
+    def _with_effects(self, effects: SetsState, args: Sequence[Any], kwargs: Mapping[str, Any], *own: Any) -> Any:
+        """A call whose trace has said that the function sets something beside its results, for C++."""
+        if self._is_inner:
+            raise effects
+        self._learn(effects, args)
+        return self._taken_apart(args, kwargs, *own)
+
+    def _learn(self, effects: SetsState, args: Sequence[Any]) -> None:
+        """From now on calls set what the function sets.
+
+        Raises:
+            TraceError: that is known already, and does not help.
+        """
+        if self._is_each:
+            raise cannot_set(name_of(self.__wrapped__))
+        self._effects.learn(effects, name_of(self.__wrapped__), args)
+        self.__dict__.pop("_functional", None)
+        self._take_apart()
+
+    @functools.cached_property
+    def _functional(self) -> FusedFunction:
+        """The function of what its arguments and places hold that returns what it sets in them."""
+        made = self._effects.functional(self.__wrapped__, name_of(self.__wrapped__), self.__signature__)
+        return FusedFunction(made, self._options)
+
+    def _cached(self) -> int:
+        """The number of signatures that it keeps."""
+        return super()._cached() + (self._functional._cached() if "_functional" in self.__dict__ else 0)
 
     def _foreign(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any, message: str) -> Any:
         """A call with an array of a kind that kernels do not take, for C++; `message` says so."""
@@ -200,7 +247,7 @@ class FusedFunction(_core.FusedCallable):
 
     def _guards(self, *argument: Any) -> list[guards.Guard]:
         """What decides what is traced beside the arguments, or what of an object that is one does."""
-        return guards.guards(self.__wrapped__, self._effects.names, *argument)
+        return guards.guards(self.__wrapped__, *argument)
 
     def _prepare(
         self,
@@ -237,7 +284,7 @@ class FusedFunction(_core.FusedCallable):
         function may ask for their types, too; and where not `numbers`.
         """
         floats = numbers and calls.has_floats(args, kwargs)
-        ints = numbers and any(map(calls.is_int, (*args, *kwargs.values())))
+        ints = numbers and any(map(is_int, (*args, *kwargs.values())))
         if (floats or ints) and guards.may_ask_for_types(self._guards()):
             floats = ints = False
         for attempt in dict.fromkeys([(floats, ints), (floats, False)]):
@@ -262,10 +309,14 @@ class FusedFunction(_core.FusedCallable):
     ) -> calls.Prepared:
         """Where JAX's arrays meet functions of JAX, through JAX's trace."""
 
-        def attempt(function: Callable[..., Any]) -> calls.Prepared:
-            return self._traced_as(function, args, kwargs, strides, floats, ints, record)
+        def traced(snapshot: Snapshot) -> calls.Prepared:
+            def attempt(function: Callable[..., Any]) -> calls.Prepared:
+                return self._traced_as(function, args, kwargs, strides, floats, ints, record, snapshot)
 
-        return through_jax.attempted(self.__wrapped__, (args, kwargs), attempt)
+            return through_jax.attempted(self.__wrapped__, (args, kwargs), attempt)
+
+        roots = [self.__wrapped__, *guards.guarded(args, kwargs)]
+        return watched(name_of(self.__wrapped__), roots, traced)
 
     def _traced_as(
         self,
@@ -276,29 +327,24 @@ class FusedFunction(_core.FusedCallable):
         floats: bool,
         ints: bool,
         record: Callable[[], RecordedGraph | None],
+        snapshot: Snapshot,
     ) -> calls.Prepared:
         name = name_of(self.__wrapped__)
         who = f"kfusion.{name}"
 
         def prepare(attempt: Attempt) -> calls.Prepared:
-            recorded = record()
-            tracer = Tracer(name, runs=True, attempt=attempt, recorded=recorded)
+            snapshot.restore()  # what another attempt has set
+            tracer = Tracer(name, runs=True, attempt=attempt, recorded=record())
             known = calls.Leaves(tracer, strides, who, floats=floats, ints=ints)
             given = [known.argument(a) for a in args], {n: known.argument(a) for n, a in kwargs.items()}
-
-            def called() -> Trace:
-                return trace_with(tracer, function, *given)
-
             with heads.of_options(self._options):
-                traced = self._effects.watched(name, self._modules(), called, recorded)
+                traced = trace_with(tracer, function, *given)
+            snapshot.require_no_values(name)
             return calls.prepared(
                 who, tracer, self._guards(), _fill(traced), traced.written, functools.partial(_fill, traced)
             )
 
         return repeated(name, prepare)
-
-    def _modules(self) -> list[Any]:
-        return [guard.owner for guard in self._guards() if modules.is_module(guard.owner)]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else FusedMethod(self, instance)

@@ -15,6 +15,7 @@ from ._arrays import dtype_name
 from ._fuse import FusedFunction, fuse
 from ._graph import guards, modules
 from ._graph.seeds import Seeds
+from ._graph.state import Snapshot
 from ._graph.structure import holds_arrays, may_hold_results, picked, walk
 from ._graph.tracer import Tracer
 from ._graph.values import Traced, tracer_of
@@ -241,7 +242,10 @@ class _Pullback(Differentiates):
     def __call__(self, primals: Any, cotangents: Any) -> Any:
         if (tracer := tracer_of_leaves(primals)) is not None:
             tracer.draw = self._seeds.of(tracer.draw)
-        _, pull, *_ = vjp(self.__wrapped__, *primals, has_aux=self._has_aux)
+        with Snapshot(
+            [self.__wrapped__, *guards.guarded(primals)], always=True
+        ):  # the forward pass has set what it sets
+            _, pull, *_ = vjp(self.__wrapped__, *primals, has_aux=self._has_aux)
         gradients = pull(cotangents)
         if tracer is not None:
             tracer.forget_writes()  # the forward pass has done them

@@ -165,15 +165,15 @@ bool each_value(const Guard& g, const Visit& visit) {
   const py::object alive = referent(g.owner);
   PyObject* const owner = alive.ptr();
   if (!owner) return false;
-  if (g.whole) return each_attribute(owner, g.names, visit);
-  if (PyCFunction_Check(owner)) return visit(py::reinterpret_steal<py::object>(PyObject_CallNoArgs(owner)).ptr());
   const bool is_function = PyFunction_Check(owner);
+  if (g.whole && !is_function) return each_attribute(owner, g.names, visit);
+  if (PyCFunction_Check(owner)) return visit(py::reinterpret_steal<py::object>(PyObject_CallNoArgs(owner)).ptr());
   if (!is_function && !PyModule_Check(owner)) return each_named(owner, g.names, visit);
   if (is_function && !(visit(PyFunction_GET_CODE(owner)) && each_default(owner, visit))) return false;
   PyObject* const scope = is_function ? PyFunction_GET_GLOBALS(owner) : PyModule_GetDict(owner);
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(g.names.ptr()); ++i)
     if (!each_part(bound(scope, PyTuple_GET_ITEM(g.names.ptr(), i)).ptr(), visit)) return false;
-  if (is_function && !each_part(reinterpret_cast<PyFunctionObject*>(owner)->func_dict, visit)) return false;
+  if (is_function && g.whole && !each_part(reinterpret_cast<PyFunctionObject*>(owner)->func_dict, visit)) return false;
   return each_cell(owner, g.cells, visit);
 }
 

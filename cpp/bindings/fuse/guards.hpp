@@ -19,7 +19,7 @@ struct Guard {
   py::object owner;  ///< a weak reference
   py::tuple names;   ///< of a function's globals, or of attributes
   py::tuple cells;   ///< positions in a function's closure
-  bool whole;        ///< all attributes count but those of these names
+  bool whole;        ///< all attributes count but those of these names; of a function its attributes, too
 
   bool operator==(const Guard& o) const {
     return owner.is(o.owner) && names.equal(o.names) && cells.equal(o.cells) && whole == o.whole;

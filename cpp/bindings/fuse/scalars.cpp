@@ -56,6 +56,7 @@ const double* Scalars::evaluate(const Signature& s, std::pmr::vector<double>& ro
     if (!results.back()) PyErr_Clear();  // the function itself will raise it, or catch it
     if (!results.back() || reinterpret_cast<PyObject*>(Py_TYPE(results.back().ptr())) != i.type.ptr()) return nullptr;
   }
+  room.reserve(s.floats().size() + parameters_.size() + 1);  // where there are none, it is somewhere, too
   room.assign(s.floats().begin(),
               s.floats().begin() + static_cast<std::ptrdiff_t>(std::min(s.floats().size(), kMostFloats)));
   for (const int number : parameters_) {

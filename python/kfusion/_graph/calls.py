@@ -14,14 +14,13 @@ from .._devices import running
 from .._spec import Spec, is_array
 from . import modules
 from .guards import Guard, values
-from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, number
+from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, is_float, is_int, number
 from .sizes import NotTheSame, RecordedGraph, Shape, differing, filled, template
 from .structure import holds_arrays, leaves, walk
 from .tracer import Tracer
 from .values import Argument, Input, Written, place_of
 
 _MOST_ATTEMPTS = 6  # to record a trace for other sizes
-_FLOATS = (np.float16, np.float32, np.float64)  # np.float64 is a Python float as well
 
 
 class Prepared(NamedTuple):
@@ -57,16 +56,7 @@ Again = Callable[[Sequence[Shape]], "Prepared | None"]
 
 def has_floats(*arguments: Any) -> bool:
     """Whether there are floats among the leaves."""
-    return any(_is_float(leaf) for leaf in leaves(arguments))
-
-
-def is_int(argument: Any) -> bool:
-    """Whether an argument itself is an integer of 64 bits."""
-    return type(argument) is int and -(2**63) <= argument < 2**63
-
-
-def _is_float(leaf: Any) -> bool:
-    return type(leaf) is float or isinstance(leaf, _FLOATS)
+    return any(is_float(leaf) for leaf in leaves(arguments))
 
 
 class Leaves:
@@ -102,7 +92,7 @@ class Leaves:
         """What stands for a leaf while the call is traced."""
         if isinstance(leaf, Spec):
             raise TypeError(f"{self._who}: a spec is for planning: call it with arrays, or its .plan with specs")
-        if _is_float(leaf):
+        if is_float(leaf):
             if self._floats == MOST_FLOATS:
                 return leaf
             self._floats += 1

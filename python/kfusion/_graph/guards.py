@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 
 from .._spec import is_array
 from . import modules
+from .objects import Functional, Key
 from .source import in_library, is_installed
-from .structure import ATOMS
+from .structure import ATOMS, leaves
 
 _PLAIN = (FunctionType, MethodType, ModuleType, type)
 _Path = tuple[str, ...]  # of a global and attributes of it: ("layers", "norm")
@@ -38,7 +39,7 @@ class Guard(NamedTuple):
     function of the library whose result does.
 
     `names` are the globals of a function, or the attributes that are read. Of a `whole` object, a torch module, all
-    count but those. `cells` are positions in a function's closure.
+    count but those; of a `whole` function its attributes do, too. `cells` are positions in a function's closure.
     """
 
     owner: Any
@@ -48,29 +49,41 @@ class Guard(NamedTuple):
 
 
 class _Names(NamedTuple):
-    """What code reads: globals and closure variables that it never sets, and attributes of whatever object."""
+    """What code reads: globals, closure variables, and attributes of whatever object; and the globals that it sets."""
 
     globals: frozenset[_Path]
     cells: frozenset[str]
     attributes: frozenset[str]
+    written: frozenset[str]
 
 
-def guards(function: Any, effects: Collection[str] = (), *argument: Any) -> list[Guard]:
+def guards(function: Any, *argument: Any) -> list[Guard]:
     """What decides what a trace of the function gives; with an object among its arguments, what else does then.
 
     Functions of the user's that it names are followed, and objects that they can reach: by names, attributes and
     entries. Of an object those attributes count that are read by their name anywhere in these functions; of torch
-    modules all, but those that are `effects`. Libraries are taken to stay as they are. A name that the code itself sets
-    is none: it is an effect.
+    modules all. Libraries are taken to stay as they are. What is in the places of a `Functional` is an argument.
     """
     search = _Search()
     search.follow([function])
-    found = search.guards(effects)
+    found = search.guards()
     if not argument:
         return found
     known = {(id(guard.owner), guard.names) for guard in found}
     search.follow(argument)
-    return [guard for guard in search.guards(effects) if (id(guard.owner), guard.names) not in known]
+    return [guard for guard in search.guards() if (id(guard.owner), guard.names) not in known]
+
+
+def guarded(*arguments: Any) -> list[Any]:
+    """The objects among a call's arguments of which what they hold or run counts."""
+    return [leaf for leaf in leaves(arguments) if is_guarded_type(type(leaf)) and not is_array(leaf)]
+
+
+def owners(roots: Iterable[Any]) -> list[Any]:
+    """The objects, classes, modules and functions that code can reach, which it may set something in."""
+    search = _Search()
+    search.follow(roots)
+    return search.owners()
 
 
 def is_guarded_type(kind: type) -> bool:
@@ -104,6 +117,7 @@ class _Search:
         self._met: dict[int, Any] = {}  # by id, which stays theirs
         self._static = _Static()
         self._todo: list[Any] = []
+        self._places: dict[Key, None] = {}  # that are arguments
 
     def follow(self, roots: Iterable[Any]) -> None:
         """Adds what can be reached from these."""
@@ -114,22 +128,31 @@ class _Search:
             for held in list(self._objects.values()):
                 self._read(held)
 
-    def guards(self, effects: Collection[str]) -> list[Guard]:
+    def guards(self) -> list[Guard]:
         """Of all that was found."""
-        ignored = (*modules.WITHOUT_EFFECT, *sorted(effects))
         named = [*self._modules.items(), *((held.value, held.names) for held in self._objects.values())]
-        return [
+        found = [
             *self._functions.values(),
             *(Guard(owner, tuple(sorted(names))) for owner, names in named if names),
-            *(Guard(layer, ignored, whole=True) for layer in self._layers.values()),
+            *(Guard(layer, modules.WITHOUT_EFFECT, whole=True) for layer in self._layers.values()),
             *(Guard(function, ()) for function in self._asked),
+        ]
+        return [_without(guard, self._places) for guard in found] if self._places else found
+
+    def owners(self) -> list[Any]:
+        """What it may set something in."""
+        return [
+            *self._functions,
+            *self._modules,
+            *self._layers.values(),
+            *(held.value for held in self._objects.values()),
         ]
 
     def _meet(self, value: Any) -> None:
         if type(value) in ATOMS or id(value) in self._met or is_array(value):
             return
         self._met[id(value)] = value
-        value = _unwrapped(value, self._static)
+        value = self._unwrapped(value)
         if modules.is_module(value):
             self._layers[id(value)] = value
             self._todo += modules.values(value)
@@ -146,6 +169,15 @@ class _Search:
         function = _plain(value, self._static)
         if function is not None and function not in self._functions:
             self._run(function)
+
+    def _unwrapped(self, value: Any) -> Any:
+        """What a fused function or module, or a function that keeps its results, was made of."""
+        value = modules.unfused(value)
+        while not isinstance(value, _PLAIN) and (inner := self._static.attribute(value, "__wrapped__")) is not None:
+            if isinstance(value, Functional):
+                self._places |= dict.fromkeys(place.key for place in value.places)
+            value = inner
+        return value
 
     def _add(self, value: Any, names: Iterable[str] = ()) -> None:
         self._objects.setdefault(id(value), _Held(value, set(names), set(names)))
@@ -185,6 +217,20 @@ class _Search:
             self._names |= _names(function.__code__).attributes
 
 
+def _without(guard: Guard, places: Collection[Key]) -> Guard:
+    """The guard, for which what is in places does not count."""
+    owner = guard.owner
+    if isinstance(owner, FunctionType):
+        cells = tuple(i for i in guard.cells if (id((owner.__closure__ or ())[i]), "cell") not in places)
+        scope: Any = owner.__globals__
+        whole = not any((id(owner), name) in places for name in vars(owner))
+        return Guard(owner, tuple(n for n in guard.names if (id(scope), n) not in places), cells, whole)
+    scope = vars(owner) if isinstance(owner, ModuleType) else owner
+    if not guard.whole:
+        return guard._replace(names=tuple(n for n in guard.names if (id(scope), n) not in places))
+    return guard._replace(names=(*guard.names, *(name for of, name in places if of == id(owner))))
+
+
 def _parts(value: Any) -> Iterable[Any] | None:
     """What a container holds, or an object to which there are no weak references; None of others."""
     if isinstance(value, _CONTAINERS):
@@ -206,8 +252,18 @@ def _is_of_library(kind: type) -> bool:
     return kind.__module__ == "builtins" or in_library({"__name__": kind.__module__})
 
 
+def attributes(value: Any) -> dict[str, Any]:
+    """Those that an object, a class or a module has itself, in slots too."""
+    if isinstance(value, (type, ModuleType)):
+        return dict(vars(value))
+    slots = {n: d for kind in _classes(value) for n, d in vars(kind).items() if isinstance(d, MemberDescriptorType)}
+    return (
+        _own(value) | {n: _of_slot(d, value) for n, d in slots.items() if _is_set(d, value)} if slots else _own(value)
+    )
+
+
 def _own(value: Any) -> dict[str, Any]:
-    """An object's attributes of its own: no code of the object's is run."""
+    """An object's attributes in its __dict__: no code of the object's is run."""
     try:
         found = object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -220,6 +276,14 @@ def _of_slot(descriptor: MemberDescriptorType, value: Any) -> Any:
         return value if isinstance(value, type) else descriptor.__get__(value)
     except AttributeError:  # it is not set
         return None
+
+
+def _is_set(descriptor: MemberDescriptorType, value: Any) -> bool:
+    try:
+        descriptor.__get__(value)
+    except AttributeError:
+        return False
+    return True
 
 
 def _classes(value: Any) -> list[type]:
@@ -272,8 +336,8 @@ def values(guard: Guard) -> Iterator[Any]:
     """What a guard's function has for defaults and its names are bound to (None where they are bound to nothing), or
     what an object has, and what is held by those that are containers.
     """
-    if guard.whole:
-        return expanded(modules.values(guard.owner))
+    if guard.whole and not isinstance(guard.owner, FunctionType):
+        return expanded(modules.values(guard.owner, guard.names))
     return expanded([*_defaults(guard.owner), *named_values(guard).values()])
 
 
@@ -282,7 +346,7 @@ def named_values(guard: Guard) -> dict[str, Any]:
     owner = guard.owner
     if isinstance(owner, FunctionType):
         named = {name: owner.__globals__.get(name) for name in guard.names}
-        return named | {owner.__code__.co_freevars[i]: _contents((owner.__closure__ or ())[i]) for i in guard.cells}
+        return named | {owner.__code__.co_freevars[i]: contents_of((owner.__closure__ or ())[i]) for i in guard.cells}
     if isinstance(owner, ModuleType):
         return {name: vars(owner).get(name) for name in guard.names}
     return {name: _attribute(owner, name) for name in guard.names}
@@ -297,7 +361,7 @@ def named_modules(function: Any) -> dict[str, Any]:
     """The torch modules that the functions behind a function name."""
     named: dict[str, Any] = {}
     for guard in guards(function):
-        if not guard.whole:
+        if not modules.is_module(guard.owner):
             named = named_values(guard) | named
     return {name: value for name, value in named.items() if modules.is_module(value)}
 
@@ -341,14 +405,6 @@ class _Static:
         return self._in_classes[kind, name]
 
 
-def _unwrapped(value: Any, static: _Static) -> Any:
-    """What a fused function or module, or a function that keeps its results, was made of."""
-    value = modules.unfused(value)
-    while not isinstance(value, _PLAIN) and (inner := static.attribute(value, "__wrapped__")) is not None:
-        value = inner
-    return value
-
-
 def _plain(value: Any, static: _Static) -> FunctionType | None:
     """The user's function behind a value, if there is one."""
     if not isinstance(value, _PLAIN):
@@ -361,7 +417,8 @@ def _plain(value: Any, static: _Static) -> FunctionType | None:
 def _guard_of(function: FunctionType, names: _Names) -> Guard:
     free = function.__code__.co_freevars
     named = sorted({path[0] for path in names.globals})
-    return Guard(function, tuple(named), tuple(i for i, name in enumerate(free) if name in names.cells))
+    cells = tuple(i for i, name in enumerate(free) if name in names.cells)
+    return Guard(function, tuple(named), cells, whole=True)
 
 
 def _attributes(function: FunctionType, paths: Iterable[_Path]) -> Iterator[tuple[ModuleType, str]]:
@@ -381,11 +438,18 @@ def _is_own(module: ModuleType) -> bool:
     return not (is_builtin or in_library(vars(module)) or is_installed(getattr(module, "__file__", None) or ""))
 
 
-def _contents(cell: CellType) -> Any:
+def contents_of(cell: CellType, default: Any = None) -> Any:
+    """What a closure variable is bound to."""
     try:
         return cell.cell_contents
     except ValueError:  # not set yet
-        return None
+        return default
+
+
+def named_globals(code: CodeType) -> set[str]:
+    """The globals that code reads or sets."""
+    names = _names(code)
+    return {path[0] for path in names.globals} | names.written
 
 
 @functools.lru_cache(maxsize=1024)
@@ -409,10 +473,9 @@ def _names(code: CodeType) -> _Names:
             paths.add(path)
         elif rest.endswith("DEREF") and action == "LOAD":
             cells.add(name)
-        elif rest in ("GLOBAL", "NAME") or rest.endswith("DEREF"):
+        elif rest == "GLOBAL":
             written.add(name)
-    own = frozenset(p for p in paths if p[0] not in written)
-    return _Names(own, frozenset(cells - written), frozenset(attributes))
+    return _Names(frozenset(paths), frozenset(cells), frozenset(attributes), frozenset(written))
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from .structure import leaves
 
 if TYPE_CHECKING:
     from .inputs import Inputs
@@ -34,6 +37,22 @@ class Instruction(NamedTuple):
     registers: tuple[int, ...]
     constants: tuple[Any, ...]
     type: type
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What arithmetic makes of numbers among the arguments, for what is set in each call."""
+
+    register: int
+    instructions: tuple[tuple[int, Instruction], ...]
+
+    def value(self, arguments: Mapping[int, Any]) -> Any:
+        """Of numbers by register."""
+        known = {-1: None, **arguments}
+        for register, i in self.instructions:
+            pairs = zip(i.registers, i.constants, strict=True)
+            known[register] = i.function(*[constant if r < 0 else known[r] for r, constant in pairs])
+        return known[self.register]
 
 
 class Program:
@@ -70,6 +89,15 @@ class Program:
                 return -1
             self._outputs.append(register)
         return self.floats + self._outputs.index(register)
+
+    def formula(self, register: int) -> Computed:
+        """How a register's value is computed."""
+        needed, found = {register}, []
+        for number, instruction in reversed(list(enumerate(self._instructions, _FIRST_RESULT))):
+            if number in needed:
+                needed |= set(instruction.registers)
+                found.append((number, instruction))
+        return Computed(register, tuple(reversed(found)))
 
     @property
     def read_arguments(self) -> list[int]:
@@ -143,6 +171,28 @@ class Integer(Number):
 def number(value: Any, tracer: Tracer, register: int) -> Number:
     """What stands for an argument, or a result."""
     return (Integer if type(value) is int else Number)(value, tracer, register)
+
+
+def is_int(argument: Any) -> bool:
+    """Whether an argument itself is an integer of 64 bits."""
+    return type(argument) is int and -(2**63) <= argument < 2**63
+
+
+def is_float(leaf: Any) -> bool:
+    """Whether a leaf of an argument is a float of Python's or NumPy's."""
+    return type(leaf) is float or isinstance(leaf, _FLOATS[1:])
+
+
+def registers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, Any]:
+    """The numbers among a call's arguments by register, as C++ counts them."""
+    floats = list(filter(is_float, leaves((args, kwargs))))[:MOST_FLOATS]
+    ints = list(filter(is_int, (*args, *kwargs.values())))[:MOST_INTS]
+    return dict(enumerate(floats)) | dict(enumerate(ints, FIRST_INT))
+
+
+def computed(value: Any) -> Computed:
+    """How the value of a `Number` is computed in each call."""
+    return value._tracer.program.formula(value._register)  # type: ignore[no-any-return]
 
 
 def is_number(value: Any) -> bool:

@@ -1,26 +1,49 @@
-"""Objects among the arguments, such as a cache of keys and values: taken apart before a call, put together for the
-function while it is traced, and given what the function sets in them after the call.
+"""Lists, dicts and objects among the arguments, such as a cache of keys and values, and whatever a function sets: taken
+apart before a call, put together for the function while it is traced, and given what the function sets after the call.
 
-A call `f(x, cache)` becomes `f(x, Parts)`: the attributes by name, with parts for the lists, dicts and objects that
+A call `f(x, cache)` becomes `g(x, Parts)`: the attributes by name, with parts for the lists, dicts and objects that
 they hold. So an array in an object is an argument, and what else it holds decides which kernels run, as the arguments
-do. The trace calls the function with an object of the same class that holds traced values, and looks at what changed.
+do. The trace of g calls f with an object of the same class that holds traced values, and returns what changed.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Protocol
 
-from .structure import blank, is_plain, may_hold_results, walk
+from .number import Computed, computed, is_number, registers
+from .reach import reached
+from .sizes import is_size
+from .structure import ATOMS, attributes, blank, foreign_library, is_plain_type, may_hold_results, walk
 
-_CLASS = ""  # among the items of parts: no attribute has that name
-_CONTAINERS = (list, dict)
+_CONTAINERS = (list, dict, OrderedDict, defaultdict)
+
+
+class _Class:
+    """The key of an object's class among its parts."""
+
+
+class _Factory:
+    """The key of what a defaultdict makes of a key that it does not have."""
+
+
+class _Absent:
+    """What is in a place where there is nothing."""
+
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+ABSENT = _Absent()
 
 
 class Parts(dict[Any, Any]):
-    """An object's attributes by name, a list's items by number or a dict's by key; at _CLASS its class."""
+    """An object's attributes by name, a list's items by number or a dict's by key; at _Class its class."""
 
 
 @dataclass(frozen=True)
@@ -30,116 +53,222 @@ class Whole:
     number: int
 
 
-KEPT = Whole(-1)  # an item that the function did not change
+_WHOLES: dict[int, Whole] = {}  # of each number one: signatures name them by identity
+
+
+def _whole(number: int) -> Whole:
+    return _WHOLES.setdefault(number, Whole(number))
 
 
 @dataclass(frozen=True)
 class Returned:
-    """What a traced function of objects returns: its result, and what the objects hold that it changed, by number."""
+    """What a function that sets something returns: its result, what lists, dicts and objects hold that it changed, by
+    number, and what is in those places that it set, by number. An unchanged item is a `Whole` below 0.
+    """
 
     result: Any
     changed: dict[int, dict[Any, Any]]
+    placed: dict[int, Any]
+
+
+Key = tuple[int, str]  # of a place: whose it is, by id, and what it is called there
+
+
+class Place(Protocol):
+    """Where a function may set something beside its arguments."""
+
+    @property
+    def key(self) -> Key:
+        """What it is told apart by while its owner is alive."""
+
+    def value(self) -> Any:
+        """What is there, or ABSENT."""
+
+    def set(self, value: Any) -> None:
+        """Puts something there."""
 
 
 class TakenApart:
-    """A call's arguments with parts in the place of objects. The instance that a method is of stays as it is."""
+    """A call's arguments, behind what is in places, with parts for lists, dicts and objects. The instance that a method
+    is of stays as it is, unless `takes_self`.
+    """
 
-    def __init__(self, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        signature: inspect.Signature,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        places: Sequence[Place] = (),
+        *,
+        takes_self: bool = False,
+    ) -> None:
         self._wholes: list[Any] = []
         self._numbers: dict[int, int] = {}
+        self._places = places
         self.is_traced = False  # a traced value is in an object: the call is part of another function's trace
-        method = next(iter(signature.parameters), "") == "self"
-        self.args = [a if method and i == 0 else self._apart(a) for i, a in enumerate(args)]
+        stays = not takes_self and next(iter(signature.parameters), "") == "self"
+        self.args = [self._part(place.value()) for place in places]
+        self.args += [a if stays and i == 0 else self._part(a) for i, a in enumerate(args)]
         # Objects are numbered in the order in which the trace binds them.
-        places = {name: i for i, name in enumerate(signature.parameters)}
-        bound = {n: self._apart(kwargs[n]) for n in sorted(kwargs, key=lambda n: places.get(n, len(places)))}
+        order = {name: i for i, name in enumerate(signature.parameters)}
+        bound = {n: self._part(kwargs[n]) for n in sorted(kwargs, key=lambda n: order.get(n, len(order)))}
         self.kwargs = {name: bound[name] for name in kwargs}
 
     def put_back(self, returned: Any) -> Any:
         """Leaves the caller's objects as the function does, and gives its result."""
         if not isinstance(returned, Returned):
             return returned
+        given = functools.cache(lambda: registers(self.args, self.kwargs))
+
+        def computed(value: Computed) -> Any:
+            return value.value(given())
+
         for number, items in returned.changed.items():
             whole = self._wholes[number]
-            before = _state(whole)
-            after = {key: before[key] if item is KEPT else self._with_wholes(item) for key, item in items.items()}
-            _set_state(whole, after)
-        return self._with_wholes(returned.result)
-
-    def _apart(self, argument: Any) -> Any:
-        return walk(argument, lambda _, leaf: self._part(leaf) if is_plain(leaf) else leaf)
+            before = contents(whole)
+            after = {k: before[k] if _is_kept(v) else self._with_wholes(v, computed) for k, v in items.items()}
+            set_contents(whole, after)
+        for number, value in returned.placed.items():
+            self._places[number].set(self._with_wholes(value, computed))
+        return self._with_wholes(returned.result, computed)
 
     def _part(self, value: Any) -> Any:
-        if type(value) is tuple:
-            return tuple(map(self._part, value))
-        if type(value) not in _CONTAINERS and not is_plain(value):
-            self.is_traced = self.is_traced or hasattr(type(value), "__kfusion_traced__")
+        kind = type(value)
+        if kind in ATOMS:
             return value
+        if kind is tuple:
+            return tuple(map(self._part, value))
+        if not is_taken_apart(value):
+            self.is_traced = self.is_traced or hasattr(kind, "__kfusion_traced__")
+            is_other = isinstance(value, (tuple, list, dict)) and not isinstance(value, Parts)
+            return walk(value, lambda _, v: self._part(v), is_leaf=is_taken_apart) if is_other else value
         number = self._numbers.setdefault(id(value), len(self._wholes))
         if number < len(self._wholes):
-            return Whole(number)
+            return _whole(number)
         self._wholes.append(value)
-        return Parts({_CLASS: type(value)} | {key: self._part(item) for key, item in _state(value).items()})
+        made = Parts({_Class: kind} | ({_Factory: value.default_factory} if kind is defaultdict else {}))
+        made.update((key, self._part(item)) for key, item in contents(value).items())
+        return made
 
-    def _with_wholes(self, value: Any) -> Any:
+    def _with_wholes(self, value: Any, computed: Callable[[Computed], Any]) -> Any:
         def leaf(path: str, value: Any) -> Any:
-            return self._wholes[value.number] if isinstance(value, Whole) else value
+            return computed(value) if isinstance(value, Computed) else self._wholes[value.number]
 
-        return walk(value, leaf, enters=lambda v: may_hold_results(v) and holds(v, _is_whole), is_leaf=_is_whole)
+        def test(v: Any) -> bool:
+            return isinstance(v, (Whole, Computed))
+
+        if not test(value) and not holds(value, test):
+            return value
+        return walk(value, lambda p, v: leaf(p, v) if test(v) else v, enters=may_hold_results, is_leaf=test)
+
+
+class Functional:
+    """A function that returns what another one sets: in its arguments, and in places, whose values come before them."""
+
+    def __init__(self, function: Any, name: str, signature: inspect.Signature, places: Sequence[Place] = ()) -> None:
+        self.__wrapped__ = function
+        self.__name__ = name
+        self.places = places
+        first = [inspect.Parameter(f"_{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(len(places))]
+        self.__signature__ = signature.replace(parameters=[*first, *signature.parameters.values()])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        together = PutTogether()
+        made = list(map(together.made_of, args))
+        named = {name: together.made_of(value) for name, value in kwargs.items()}
+        count = len(self.places)
+        with Standing(self.places, made[:count]) as standing:
+            result = self.__wrapped__(*made[count:], **named)
+        return together.returned(result, standing.found)
+
+
+class Standing:
+    """While it is entered, values stand in places. `found` are those that are there at the end, by number, where they
+    are others.
+    """
+
+    def __init__(self, places: Sequence[Place], values: Sequence[Any]) -> None:
+        self._places, self._values = places, values
+        self._before: list[Any] = []
+        self.found: dict[int, Any] = {}
+
+    def __enter__(self) -> Standing:
+        self._before = [place.value() for place in self._places]
+        for place, value in zip(self._places, self._values, strict=True):
+            place.set(value)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        now = [place.value() for place in self._places]
+        for place, value in zip(self._places, self._before, strict=True):
+            place.set(value)
+        pairs = enumerate(zip(now, self._values, strict=True))
+        self.found = {number: value for number, (value, given) in pairs if value is not given}
 
 
 class PutTogether:
-    """Arguments with objects made of parts, for a function that is traced."""
+    """Objects made of parts, for a function that is traced."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
+    def __init__(self) -> None:
         self._made: list[Any] = []
         self._before: list[dict[Any, Any]] = []
-        self.arguments = {name: self._together(a) for name, a in arguments.items()}
-        self._numbers = {id(made): number for number, made in enumerate(self._made)}
 
-    def returned(self, result: Any) -> Any:
-        """The function's result and what it changed in objects. The result itself where there are none."""
-        if not self._made:
+    def returned(self, result: Any, placed: Mapping[int, Any]) -> Any:
+        """The function's result, and what it changed in objects and set in places. The result itself where there are
+        none.
+        """
+        if not self._made and not placed:
             return result
         changed = {}
         for number, (made, before) in enumerate(zip(self._made, self._before, strict=True)):
-            after = _state(made)
-            if not _same(before, after):
+            after = contents(made)
+            if not same(before, after):
                 kept = {key for key in after if key in before and after[key] is before[key]}
-                changed[number] = {k: KEPT if k in kept else self._numbered(v) for k, v in after.items()}
-        return Returned(self._numbered(result), changed)
+                changed[number] = {k: _whole(-1) if k in kept else self._numbered(v) for k, v in after.items()}
+        return Returned(self._numbered(result, False), changed, {n: self._numbered(v) for n, v in placed.items()})
 
-    def _together(self, argument: Any) -> Any:
-        return walk(argument, lambda _, leaf: self._made_of(leaf), is_leaf=lambda v: isinstance(v, Parts))
+    def made_of(self, argument: Any) -> Any:
+        """An argument with objects in place of parts."""
+        return walk(argument, lambda _, leaf: self._one(leaf), is_leaf=lambda v: isinstance(v, Parts))
 
-    def _made_of(self, value: Any) -> Any:
+    def _one(self, value: Any) -> Any:
         if isinstance(value, Whole):
             return self._made[value.number]
-        if type(value) is tuple:
-            return tuple(map(self._made_of, value))
         if not isinstance(value, Parts):
             return value
-        kind = value[_CLASS]
-        made = blank(kind)
+        made = blank(value[_Class])
+        if _Factory in value:
+            made.default_factory = value[_Factory]
         number = len(self._made)
         self._made.append(made)
         self._before.append({})
-        self._before[number] = {key: self._made_of(item) for key, item in value.items() if key != _CLASS}
-        _set_state(made, self._before[number])
+        items = {key: item for key, item in value.items() if key not in (_Class, _Factory)}
+        self._before[number] = {key: self.made_of(item) for key, item in items.items()}
+        set_contents(made, self._before[number])
         return made
 
-    def _numbered(self, value: Any) -> Any:
-        def is_made(v: Any) -> bool:
-            return id(v) in self._numbers
+    def _numbered(self, value: Any, with_numbers: bool = True) -> Any:
+        numbers = {id(made): number for number, made in enumerate(self._made)}
+
+        def test(v: Any) -> bool:
+            return id(v) in numbers or (with_numbers and is_number(v))
 
         def leaf(path: str, v: Any) -> Any:
-            return Whole(self._numbers[id(v)]) if is_made(v) else v
+            if not test(v):
+                return v
+            return _whole(numbers[id(v)]) if id(v) in numbers else computed(v)
 
-        return walk(value, leaf, enters=lambda v: may_hold_results(v) and holds(v, is_made), is_leaf=is_made)
+        return walk(value, leaf, enters=lambda v: may_hold_results(v) and holds(v, test), is_leaf=test)
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Whole)
+def is_taken_apart(value: Any) -> bool:
+    """Whether what a value holds is an argument in its place."""
+    kind = type(value)
+    return kind in _CONTAINERS or (is_plain_type(kind) and foreign_library(kind) is None)
+
+
+def _is_kept(item: Any) -> bool:
+    return isinstance(item, Whole) and item.number < 0
 
 
 def holds(value: Any, test: Callable[[Any], bool], depth: int = 4) -> bool:
@@ -153,20 +282,42 @@ def holds(value: Any, test: Callable[[Any], bool], depth: int = 4) -> bool:
     return any(test(v) or (depth > 0 and holds(v, test, depth - 1)) for v in held)
 
 
-def _state(value: Any) -> dict[Any, Any]:
-    if isinstance(value, list):
+def holds_traced(values: Iterable[Any]) -> bool:
+    """Whether something of a trace is behind one of the values."""
+    return any(hasattr(type(v), "__kfusion_traced__") or is_number(v) or is_size(v) for v in reached(values)[0])
+
+
+# ---- what containers hold ----
+
+
+def is_container(value: Any) -> bool:
+    """Whether a value holds others that may change, and is not looked at as an object with attributes."""
+    return isinstance(value, (list, dict, set, deque, SimpleNamespace))
+
+
+def contents(value: Any) -> dict[Any, Any]:
+    """What a container holds, or an object's attributes."""
+    if isinstance(value, (list, set, deque)):
         return dict(enumerate(value))
-    return dict(value if isinstance(value, dict) else vars(value))
+    return dict(value if isinstance(value, dict) else attributes(value))
 
 
-def _set_state(value: Any, items: Mapping[Any, Any]) -> None:
+def set_contents(value: Any, items: Mapping[Any, Any]) -> None:
+    """Makes it hold these and nothing else."""
     if isinstance(value, list):
         value[:] = items.values()
-        return
-    held = value if isinstance(value, dict) else vars(value)
-    held.clear()
-    held.update(items)
+    elif isinstance(value, deque):
+        value.clear()
+        value.extend(items.values())
+    elif isinstance(value, set):
+        value.clear()
+        value.update(items.values())
+    else:
+        held = value if isinstance(value, dict) else vars(value)
+        held.clear()
+        held.update(items)
 
 
-def _same(x: Mapping[Any, Any], y: Mapping[Any, Any]) -> bool:
+def same(x: Mapping[Any, Any], y: Mapping[Any, Any]) -> bool:
+    """Whether two states are one."""
     return list(x) == list(y) and all(x[key] is y[key] for key in x)

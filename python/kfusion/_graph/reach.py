@@ -34,9 +34,10 @@ def reached(roots: Iterable[Any], most: int = _MOST) -> tuple[list[Any], bool]:
 
 
 def _held(value: Any) -> Sequence[Any]:
+    if hasattr(type(value), "__kfusion_traced__") or is_size(value) or is_number(value):
+        return []
     if isinstance(value, FunctionType):
         return [*(value.__closure__ or ()), *(value.__defaults__ or ()), value.__kwdefaults__, vars(value)]
     if isinstance(value, np.ndarray):
         return list(value.flat) if value.dtype == object else []
-    stands_for = hasattr(type(value), "__kfusion_traced__") or is_size(value) or is_number(value)
-    return [] if stands_for or is_array(value) or isinstance(value, (type, ModuleType)) else gc.get_referents(value)
+    return [] if is_array(value) or isinstance(value, (type, ModuleType)) else gc.get_referents(value)

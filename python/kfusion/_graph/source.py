@@ -28,6 +28,10 @@ class NoForm(TraceError):
     """A graph has no form for a call; a function of the array library may compute it as a node of its own."""
 
 
+class NothingReturned(TraceError):
+    """A function returns nothing that is made of its arrays."""
+
+
 class RandomDraw(TraceError):
     """Numbers were drawn from a shared generator, whatever stood for the function's arguments."""
 

@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import operator
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -136,7 +136,7 @@ def walk(
     if isinstance(value, dict):
         items = parts(value.items())
         known = {id(item): items[key] for key, item in value.items()}
-        own = _attributes(value)
+        own = attributes(value)
         others = {name: v for name, v in own.items() if id(v) not in known}
         others = parts(others.items()) if enters(value) else others
         return _remade(value, items, {name: others.get(name, known.get(id(v))) for name, v in own.items()})
@@ -145,7 +145,7 @@ def walk(
         made = parts(zip(fields or range(len(value)), value, strict=True)).values()
         kind: Any = getattr(value, "__kfusion_stands_for__", type(value))
         return tuple.__new__(kind, made) if fields else kind(made)
-    return _remade(value, {}, parts(_attributes(value).items())) if enters(value) else visit(path, value)
+    return _remade(value, {}, parts(attributes(value).items())) if enters(value) else visit(path, value)
 
 
 def picked(value: Any, is_meant: Callable[[Any], bool], enters: Callable[[Any], bool] = lambda _: False) -> list[Any]:
@@ -175,7 +175,7 @@ def mapped(
     return walk(value, lambda _, leaf: visit(leaf), enters=enters)
 
 
-def _attributes(value: Any) -> dict[str, Any]:
+def attributes(value: Any) -> dict[str, Any]:
     """Those that a dataclass declares, slots too, and those that the instance has."""
     declared = [f.name for f in dataclasses.fields(value)] if _is_dataclass(value) else []
     return {name: getattr(value, name) for name in declared if hasattr(value, name)} | getattr(value, "__dict__", {})
@@ -220,6 +220,17 @@ def leaves(value: Any) -> Iterator[Any]:
             inside.remove(stack.pop()[0])
 
 
+def containers(value: Any, inside: Sequence[int] = ()) -> Iterator[Any]:
+    """The lists, dicts and dataclass instances of which an argument's leaves are the parts."""
+    parts = _parts(value)
+    if parts is None or id(value) in inside:
+        return
+    if not isinstance(value, tuple):
+        yield value
+    for part in parts:
+        yield from containers(part, (*inside, id(value)))
+
+
 def _parts(value: Any) -> Iterable[Any] | None:
     """What an argument holds; None for a leaf."""
     if isinstance(value, dict):
@@ -236,7 +247,7 @@ def parts_of(value: Any) -> list[Any]:
     """The attributes of such an argument, for C++ too; of others, which are themselves, none."""
     if not _is_dataclass(value) or isinstance(value, dict) or callable(value) or _is_own(value):
         return []
-    parts = list(_attributes(value).values())
+    parts = list(attributes(value).values())
     return parts if any(is_array(v) or hasattr(type(v), "__kfusion_traced__") or _is_own(v) for v in parts) else []
 
 

@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._graph import modules
-from .._graph.guards import guards, named_modules, values
+from .._graph.guards import guarded, guards, named_modules, values
 from .._graph.heads import WholeProduct
-from .._graph.objects import PutTogether, TakenApart
+from .._graph.objects import Functional, Parts, PutTogether, TakenApart, contents, holds, same
 from .._graph.reach import reached
 from .._graph.sizes import RecordedGraph
-from .._graph.source import TraceError, raised_line, trace_error
-from .._graph.structure import fill, holds_arrays, walk
+from .._graph.source import NothingReturned, TraceError, message, raised_line, trace_error
+from .._graph.state import SetsState, Snapshot
+from .._graph.structure import containers, fill, holds_arrays, walk
 from .._graph.tracer import Tracer, current
 from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Watch, Written
 from .._ops.operation import bind, require_one_kind
@@ -82,12 +83,17 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         ValueError: shapes that do not fit, with the line.
     """
     name = name_of(function)
-    apart = TakenApart(signature_of(function), args, kwargs)
+    signature = signature_of(function)
+    apart = TakenApart(signature, args, kwargs)
+    if holds([apart.args, apart.kwargs], lambda v: isinstance(v, Parts)):
+        function = Functional(function, name, signature)
 
     def traced(attempt: Attempt) -> Trace:
+        snapshot.restore()
         return trace_with(Tracer(name, attempt=attempt), function, apart.args, apart.kwargs)
 
-    return repeated(name, traced)
+    with Snapshot([function, *guarded(args, kwargs)], always=True) as snapshot:
+        return repeated(name, traced)
 
 
 def repeated(name: str, trace: Callable[[Attempt], _Traced]) -> _Traced:
@@ -164,14 +170,17 @@ def without_partial(function: Any) -> Any:
 
 
 def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Trace:
-    """As `trace`; an `Argument` stands for its array, `Parts` for an object."""
+    """As `trace`; an `Argument` stands for its array. `Parts` are for a `Functional`.
+
+    Raises:
+        SetsState: it changes lists, dicts or objects among its arguments.
+    """
     bound = bind(f"kfusion.trace: {tracer.name}", signature_of(function), args, kwargs)
     for name, value in bound.arguments.items():
         path = "" if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else name
         bound.arguments[name] = walk(value, lambda p, leaf: _argument(tracer, p, leaf), path, enters=holds_arrays)
     _require_one_library(tracer)
-    together = PutTogether(bound.arguments)
-    bound.arguments.update(together.arguments)
+    own = [(value, contents(value)) for given in bound.arguments.values() for value in containers(given)]
     tracer.named_tensors = lambda: modules.tensor_names(_roots(function, bound))
     if tracer.plans:
         tracer.module = _running_module(function, bound)
@@ -183,10 +192,11 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
                 result = _call(tracer, function, bound)
                 if tracer.recorded is not None:
                     _require_no_sizes_outside(tracer.recorded, function, bound)
-            returned = together.returned(result)
+            if not all(same(before, contents(value)) for value, before in own):
+                raise SetsState(tracer.name)
             written = tracer.written()
             found = Results(tracer, written, lambda: _outside(function, bound.arguments.values()))
-            results = found.places(returned)  # which may run code of its containers
+            results = found.places(result)  # which may run code of its containers
         outputs = found.outputs
         tracer.require_no_product([value for _, value in outputs])
         written = tracer.in_place(written, [value for _, value in outputs])
@@ -194,7 +204,8 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
         if not outputs:
             _require_an_array(tracer, bound)
             what = f"{tracer.name} returns nothing made of its arrays, but {_described(result)}"
-            raise trace_error(what, "return what it computes, as arrays or tuples, lists and dicts of arrays", "")
+            hint = "return what it computes, as arrays or tuples, lists and dicts of arrays"
+            raise NothingReturned(message(what, hint, ""))
         _require_one_library(tracer)  # captured arrays too
         tracer.close(outputs)
     finally:
@@ -270,7 +281,8 @@ def _require_an_array(tracer: Tracer, bound: inspect.BoundArguments) -> None:
             given = {f"{name}.{i}": v for i, v in enumerate(value)}
         if kind is inspect.Parameter.VAR_KEYWORD:
             given = value
-        for path, v in given.items():
+        for path, part in given.items():
+            v = PutTogether().made_of(part)
             if v is None or isinstance(v, (*_NO_ARRAYS, type)) or conversion_of(v, path) is not None:
                 raise TypeError(f"kfusion.{tracer.name}: {path} must be an array, got {described(v, path)}")
             if dataclasses.is_dataclass(v):

@@ -1,0 +1,288 @@
+"""What a function sets beside its results: attributes of objects, entries of lists and dicts, globals, closures.
+
+While it is traced, what it can reach is looked at before and after. What it sets to a value of the trace, or in each of
+two traces, is a `Place`: from then on the function is called as one of what is in its places, which returns what is to
+be there (`objects.Functional`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
+from typing import Any, TypeVar
+
+from . import guards
+from .objects import (
+    ABSENT,
+    Functional,
+    Key,
+    TakenApart,
+    contents,
+    holds_traced,
+    is_container,
+    is_taken_apart,
+    same,
+    set_contents,
+)
+from .source import NothingReturned, TraceError, trace_error
+
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """What may be set: an attribute, a default, a global or a closure variable. The owner is a weak reference."""
+
+    owner: weakref.ref[Any]
+    kind: str
+    name: Any
+
+    @property
+    def key(self) -> Key:
+        """What it is told apart by while its owner is alive: an object, the globals of functions, or a cell."""
+        owner = self.owner()
+        if owner is None:
+            return 0, ""
+        if self.kind == "global":
+            return id(owner.__globals__), self.name
+        if self.kind == "cell":
+            return id(owner.__closure__[owner.__code__.co_freevars.index(self.name)]), "cell"
+        if isinstance(owner, ModuleType):
+            return id(vars(owner)), self.name
+        return id(owner), self.name if self.kind == "attribute" else f"{self.kind} {self.name}"
+
+    def value(self) -> Any:
+        """What is there; ABSENT where nothing is, or the owner is gone."""
+        owner = self.owner()
+        return ABSENT if owner is None else dict(_scopes(owner))[self.kind].get(self.name, ABSENT)
+
+    def set(self, value: Any) -> None:
+        """Puts a value there, or removes it. None of the owner's code runs."""
+        if (owner := self.owner()) is not None:
+            _SETTERS[self.kind](owner, self.name, value)
+
+
+class SetsState(BaseException):
+    """A function that is traced sets something that each call must set. No code of the user's is to handle it.
+
+    `places` are where; none: in lists, dicts and objects among its arguments.
+    """
+
+    __kfusion_effects__ = True  # what C++ knows it by
+
+    def __init__(self, function: str, places: Sequence[Place] = ()) -> None:
+        super().__init__(f"kfusion.{function}: it sets what only a call of its own can set")
+        self.places = tuple(places)
+
+
+class Effects:
+    """What calls of a function set beside their results, as far as its traces have shown."""
+
+    def __init__(self) -> None:
+        self.are_known = False
+        self._places: list[Place] = []
+        self._takes_self = False  # the instance that a method is of is taken apart, too
+
+    def learn(self, found: SetsState, function: str, args: Sequence[Any]) -> None:
+        """From now on calls are taken apart, and places are arguments of theirs.
+
+        Raises:
+            TraceError: what a trace has found was known before.
+        """
+        known = {place.key for place in self._places}
+        fresh = [place for place in found.places if place.key not in known]
+        may_take = bool(args) and not self._takes_self and is_taken_apart(args[0])
+        own = [place for place in fresh if may_take and place.owner() is args[0]]
+        if self.are_known and not fresh:
+            raise cannot_set(function)
+        self.are_known, self._takes_self = True, self._takes_self or bool(own)
+        self._places += [place for place in fresh if place not in own]
+
+    def apart(self, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TakenApart:
+        """A call's arguments, with those for places."""
+        return TakenApart(signature, args, kwargs, self._places, takes_self=self._takes_self)
+
+    def functional(self, function: Any, name: str, signature: inspect.Signature) -> Functional:
+        """The function of these arguments."""
+        return Functional(function, name, signature, tuple(self._places))
+
+
+def cannot_set(function: str) -> TraceError:
+    """The error of a function that sets what its calls cannot set."""
+    what = f"{function} sets something in its arguments, or elsewhere, that calls cannot set"
+    return trace_error(what, "return it, or set it in a list, a dict or an object's attribute", "")
+
+
+def watched(function: str, roots: Sequence[Any], trace: Callable[[Snapshot], _Made]) -> _Made:
+    """What `trace(snapshot)` gives. No value of a trace stays in what can be reached from the roots.
+
+    Where the trace sets anything else, it is done again: what is set again each call must set. What is not, is a cache.
+
+    Raises:
+        SetsState: the function sets what each call must set.
+        TraceError: it puts what it computes into a container that is neither a list nor a dict.
+    """
+    with Snapshot(roots) as snapshot:
+        try:
+            made = trace(snapshot)
+        except NothingReturned:
+            snapshot.require_no_values(function)
+            raise
+        if snapshot.changed():
+            with Snapshot(roots) as again:
+                made = trace(again)
+                if places := again.changed():
+                    raise SetsState(function, [place for place, _ in places])
+    return made
+
+
+class Snapshot:
+    """What can be reached from roots, as it was when this was made, and as it is again after an error. `always`: and
+    in any case.
+    """
+
+    def __init__(self, roots: Iterable[Any], *, always: bool = False) -> None:
+        self._always = always
+        self._before = [(owner, kind, dict(held)) for owner in guards.owners(roots) for kind, held in _scopes(owner)]
+        values = (value for _, _, held in self._before for value in held.values())
+        found = {id(value): value for value in guards.expanded(values) if is_container(value)}
+        self._contents = [(value, contents(value)) for value in found.values()]
+
+    def changed(self) -> list[tuple[Place, bool]]:
+        """The places that hold something else, or containers that do, and whether what was set is of a trace.
+
+        Raises:
+            TraceError: something of a trace is in a container that cannot be set in each call.
+        """
+        inside = {}
+        for value, before in self._contents:
+            if new := _new(before, contents(value)):
+                inside[id(value)] = holds_traced(new)
+                if inside[id(value)] and not isinstance(value, (list, dict, SimpleNamespace)):
+                    what = f"the traced function puts what it computes into a {type(value).__name__}"
+                    raise trace_error(what, "take a list or a dict, or return it", "")
+        found = []
+        for owner, kind, before in self._before:
+            now = dict(_scopes(owner))[kind]
+            for name in before.keys() | now.keys():
+                was, value = before.get(name, ABSENT), now.get(name, ABSENT)
+                held = [inside[id(v)] for v in guards.expanded([was]) if id(v) in inside] if inside else []
+                if was is not value or held:
+                    is_traced = any(held) or (was is not value and holds_traced([value]))
+                    found.append((Place(weakref.ref(owner), kind, name), is_traced))
+        return found
+
+    def require_no_values(self, function: str) -> None:
+        """After a trace. Tensors come back to where only what stands for them has been put: they are written to.
+
+        Raises:
+            SetsState: other values of the trace are somewhere.
+        """
+        self._settle()
+        if places := [place for place, is_traced in self.changed() if is_traced]:
+            raise SetsState(function, places)
+
+    def _settle(self) -> None:
+        for value, before in self._contents:
+            now = contents(value)
+            after = {k: before[k] if _stands_for(v, before.get(k, ABSENT)) else v for k, v in now.items()}
+            if not same(now, after):
+                set_contents(value, after)
+        for owner, kind, before in self._before:
+            for name, value in dict(_scopes(owner))[kind].items():
+                if _stands_for(value, before.get(name, ABSENT)):
+                    Place(weakref.ref(owner), kind, name).set(before[name])
+
+    def restore(self) -> None:
+        """Everything is as it was."""
+        for value, before in self._contents:
+            if not same(before, contents(value)):
+                set_contents(value, before)
+        for owner, kind, before in self._before:
+            now = dict(_scopes(owner))[kind]
+            for name in before.keys() | now.keys():
+                if before.get(name, ABSENT) is not now.get(name, ABSENT):
+                    Place(weakref.ref(owner), kind, name).set(before.get(name, ABSENT))
+
+    def __enter__(self) -> Snapshot:
+        return self
+
+    def __exit__(self, kind: Any, *error: object) -> None:
+        if self._always or kind is not None:
+            self.restore()
+
+
+def _stands_for(value: Any, tensor: Any) -> bool:
+    """Whether a value is what a trace takes for a tensor that it writes to."""
+    is_traced = hasattr(type(value), "__kfusion_traced__") and tensor is not ABSENT and tensor is not value
+    return is_traced and value._tracer.stand_in(tensor) is value
+
+
+def _new(before: Any, after: Any) -> list[Any]:
+    """What is in a container now, if that has changed; not empty then."""
+    is_other = list(before) != list(after)
+    new = [value for key, value in after.items() if key not in before or before[key] is not value]
+    return new or [None] * is_other
+
+
+# ---- what owners hold ----
+
+
+def _scopes(owner: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
+    """The kinds of places that an object has, and what is in them, by name."""
+    if not isinstance(owner, FunctionType):
+        yield "attribute", guards.attributes(owner)
+        return
+    code = owner.__code__
+    yield "attribute", vars(owner)
+    yield "global", {n: owner.__globals__[n] for n in guards.named_globals(code) if n in owner.__globals__}
+    cells = zip(code.co_freevars, owner.__closure__ or (), strict=True)
+    yield "cell", {name: value for name, cell in cells if (value := guards.contents_of(cell, ABSENT)) is not ABSENT}
+    yield "default", dict(enumerate(owner.__defaults__ or ()))
+    yield "keyword default", owner.__kwdefaults__ or {}
+
+
+def _set_attribute(owner: Any, name: str, value: Any) -> None:
+    descriptor = inspect.getattr_static(type(owner), name, None)
+    if isinstance(owner, type):
+        if value is not ABSENT:
+            type.__setattr__(owner, name, value)
+        elif name in vars(owner):
+            type.__delattr__(owner, name)
+    elif isinstance(descriptor, MemberDescriptorType):
+        if value is not ABSENT or name in guards.attributes(owner):
+            descriptor.__delete__(owner) if value is ABSENT else descriptor.__set__(owner, value)
+    else:
+        _set_item(vars(owner), name, value)
+
+
+def _set_item(held: Any, name: Any, value: Any) -> None:
+    if value is ABSENT:
+        held.pop(name, None)
+    else:
+        held[name] = value
+
+
+def _set_cell(owner: FunctionType, name: str, value: Any) -> None:
+    cell = (owner.__closure__ or ())[owner.__code__.co_freevars.index(name)]
+    if value is ABSENT:
+        del cell.cell_contents
+    else:
+        cell.cell_contents = value
+
+
+def _set_default(owner: FunctionType, number: int, value: Any) -> None:
+    given = owner.__defaults__ or ()
+    owner.__defaults__ = (*given[:number], value, *given[number + 1 :])
+
+
+_SETTERS: dict[str, Callable[[Any, Any, Any], None]] = {
+    "attribute": _set_attribute,
+    "global": lambda owner, name, value: _set_item(owner.__globals__, name, value),
+    "cell": _set_cell,
+    "default": _set_default,
+    "keyword default": lambda owner, name, value: _set_item(owner.__kwdefaults__, name, value),
+}
