@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -143,3 +145,40 @@ def test_dtypes_that_torch_decides():
             got, want = kf.fuse(lambda x, y, f=f: f(x, y))(*given), f(*given)
             assert got.dtype == want.dtype
             torch.testing.assert_close(got, want)
+
+
+DTYPES = ("float16", "bfloat16", "float32", "float64", "int64", "bool")
+OF_TWO = """
+torch.eq torch.ne torch.lt torch.le torch.gt torch.ge torch.maximum torch.fmin torch.atan2 torch.hypot torch.logaddexp
+torch.copysign torch.add torch.mul torch.div torch.floor_divide torch.remainder torch.fmod torch.pow torch.xlogy
+torch.logical_and torch.sub
+"""
+BOUNDS = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 3e-6, torch.float64: 1e-14}
+
+
+def numbers(dtype, rng):
+    """Numbers that half types do not hold, beyond their range, zeros, and some of rng's."""
+    edges = [0.1, 1 / 3, 2049.0, 65520.0, -1.5, 0.0, 3.0, 1e-7, 16777217.0, 7.0]
+    if dtype in ("int64", "bool"):
+        edges = [0, 1, -1, 3, 2049, 16777217, -7, 100000, 5, 2]
+    drawn = rng.integers(-9, 9, 6) if dtype in ("int64", "bool") else rng.standard_normal(6) * 3
+    return torch.tensor([*edges, *drawn.tolist()]).to(getattr(torch, dtype))
+
+
+@pytest.mark.parametrize("name", OF_TWO.split())
+def test_every_pair_of_dtypes(name, rng):
+    """Dtype and values are torch's for tensors and tensors without axes; what torch refuses is refused."""
+    f = eval(name, NAMES)
+    fused = kf.fuse(lambda x, y: f(x, y))
+    for one, other in itertools.product(DTYPES, DTYPES):
+        x, y = numbers(one, rng), numbers(other, rng).roll(3)
+        a, b = x[rng.integers(16)].clone(), y[rng.integers(16)].clone()
+        for given in ((x, y), (x, b), (a, y), (a, b)):
+            try:
+                want = f(*given)
+            except RuntimeError:
+                continue
+            got = fused(*given)
+            assert (got.dtype, got.shape) == (want.dtype, want.shape), (one, other)
+            bound = BOUNDS.get(want.dtype, 0)
+            torch.testing.assert_close(got, want, rtol=bound, atol=bound * 1e-4, equal_nan=True)

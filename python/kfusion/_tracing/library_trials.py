@@ -17,7 +17,7 @@ from .dtype_names import dtype_of, name_of_dtype
 # Functions that torch does not have for tensors without data, or has in other dtypes: called on ones, on the CPU.
 ONLY_OF_DATA = (
     *("cov", "corrcoef", "combinations", "histogram", "geqrf"),
-    *("block_diag", "huber_loss", "ldexp", "soft_margin_loss"),
+    *("block_diag", "huber_loss", "ldexp", "pow", "soft_margin_loss"),
 )
 DONE = ("int64", ())
 _MOST_TYPES = 1024

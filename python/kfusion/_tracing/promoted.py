@@ -22,6 +22,16 @@ def together(values: Sequence[Traced], *, floats: bool = False) -> tuple[list[Tr
     return [v if v._dtype == inside and not is_weak(v) else views.astype(v, inside) for v in values], dtype
 
 
+def rounded(values: Sequence[Traced], *, floats: bool = False) -> list[Traced]:
+    """The same values, those of other dtypes rounded to the half type that all promote to, as torch casts arguments.
+    For outside of a stage: within one, casts say how values are stored.
+    """
+    dtypes = {v._dtype for v in values}
+    if len(dtypes) < 2 or not dtypes & set(HALF) or (dtype := result_type(values, floats)) not in HALF:
+        return list(values)
+    return [v if v._dtype == dtype else views.astype(v, dtype) for v in values]
+
+
 def result_type(values: Sequence[Traced], floats: bool = False) -> str:
     """The dtype that values promote to, found by nodes that nothing reads."""
     first, *rest = sorted(values, key=lambda v: (is_weak(v), v.ndim == 0))  # torch: axes outrank none

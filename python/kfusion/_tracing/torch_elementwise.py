@@ -18,7 +18,7 @@ from .torch_stages import Tensor, computed
 
 
 @computed("lerp", same=True, method=True)
-def _lerp(input: Tensor, end: Tensor, weight: Tensor) -> Any:
+def _lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Any:
     d = end - input
     return p.where(p.absolute(weight) < 0.5, input + d * weight, end - d * (1.0 - weight))
 
@@ -54,7 +54,7 @@ def _fmod(input: Any, other: Any) -> Any:
 
 
 @computed("trunc_divide", takes="numbers")
-def _trunc_divide(input: Tensor, other: Tensor) -> Any:
+def _trunc_divide(input: Tensor, other: Tensor | float) -> Any:
     return formulas.trunc_divide(input, other)
 
 

@@ -14,7 +14,7 @@ from .._graph.values import Traced, stage, tracer_of
 from .._ops import primitives as p
 from .._ops import views
 from .._ops.gradients import taken
-from .._spec import FLOATS
+from .._spec import FLOATS, HALF, INTEGERS
 from . import refusals
 from .torch_functions import FUNCTIONS, dtype_of, is_float, named, require_dtypes
 from .traced import BINARY, power
@@ -42,11 +42,34 @@ def _map(op: str, x: Any, y: Any) -> Any:
     """A row of the op table. Python's integers become tensors of the other's dtype, in which they wrap."""
     require_dtypes(op, x, y)
     x, y = _known(x, y), _known(y, x)
+    x, y = _cast(op, x, y), _as_divisor(y, x) if op in _AS_IT_IS else _cast(op, y, x)
     if _SIGNATURES[op] != "FF_F":
         x, y = _wrapped(x, y), _wrapped(y, x)
-    if op in ("multiply", "divide") and (_is_out_of_range(x, y) or _is_out_of_range(y, x)):
+    is_integer_tensor = isinstance(y, Traced) and y.ndim == 0 and y._dtype in INTEGERS and dtype_of(x) == "float16"
+    if op in ("multiply", "divide") and (is_integer_tensor or _is_out_of_range(x, y) or _is_out_of_range(y, x)):
         return _in_float32(op, x, y)
     return tracer_of(x, y).map(op, x, y)  # type: ignore[union-attr]
+
+
+_AS_IT_IS = ("multiply", "divide", "floor_divide")  # which take a second tensor without axes so
+
+
+def _cast(op: str, value: Any, other: Any) -> Any:
+    """A float tensor without axes in the half type of what it meets, to which torch casts it."""
+    is_half = isinstance(other, Traced) and other._dtype in HALF
+    if op == "remainder" and is_half and not isinstance(value, Traced):  # of Python's numbers, too
+        return other._tracer.add("cast", other._tracer.lift(value, "torch"), other._dtype)
+    is_float_without_axes = isinstance(value, Traced) and value.ndim == 0 and value._dtype in FLOATS
+    if not is_float_without_axes or not is_half or other.ndim == 0:
+        return value
+    return views.astype(value, other._dtype)
+
+
+def _as_divisor(value: Any, other: Any) -> Any:
+    """A tensor without axes by which torch divides half types as it is."""
+    is_wide = isinstance(value, Traced) and value.ndim == 0 and value._dtype not in HALF
+    is_half = isinstance(other, Traced) and other.ndim > 0 and other._dtype in HALF
+    return views.astype(value, "float32") if is_wide and is_half else value
 
 
 def _known(value: Any, other: Any) -> Any:
@@ -116,7 +139,9 @@ def _scaled(x: Any, y: Any, alpha: float) -> Any:
     dtypes = {dtype_of(x), dtype_of(y)}
     if isinstance(alpha, float) and not any(map(is_float, dtypes)):
         raise TypeError(f"kfusion.add: alpha must be an integer for {' and '.join(sorted(dtypes))}, got {alpha}")
-    return y * (bool(alpha) if dtypes == {"bool"} else alpha)
+    if dtypes == {"bool"}:
+        return y and bool(alpha) if type(y) is bool else y * bool(alpha)
+    return y * alpha
 
 
 @named("div", "divide", "true_divide")
@@ -126,7 +151,9 @@ def _div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode not in ("floor", "trunc"):
         raise ValueError(f'kfusion.div: rounding_mode must be None, "floor" or "trunc", got {rounding_mode!r}')
     require_divisor("div", input, other)
-    return _floor_divide(input, other) if rounding_mode == "floor" else FUNCTIONS["trunc_divide"](input, other)
+    if rounding_mode == "floor":
+        return _floor_divide(input, other)
+    return FUNCTIONS["trunc_divide"](input, _as_divisor(other, input))
 
 
 @named("floor_divide", "__floordiv__")
@@ -139,6 +166,7 @@ def _floor_divide(input: Any, other: Any) -> Any:
 def _remainder(input: Any, other: Any) -> Any:
     """A result of 0 has input's sign here, other's in NumPy."""
     require_divisor("remainder", input, other)
+    input, other = _cast("remainder", input, other), _cast("remainder", other, input)
     if not is_float(dtype_of(input)) and not is_float(dtype_of(other)):
         return _map("remainder", input, other)
     with tracer_of(input, other).stage("remainder"):  # type: ignore[union-attr]
@@ -169,6 +197,7 @@ _POWERS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 
 @named("pow", "power", "__pow__")
 def _pow(input: Any, exponent: Any) -> Any:
+    input, exponent = _cast("power", input, exponent), _cast("power", exponent, input)
     is_half = dtype_of(input) == "float16" and not input.is_cuda  # which torch's CPU code takes through pow itself
     return power(input, exponent, {} if is_half else _POWERS)
 

@@ -7,9 +7,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from .._graph.values import tracer_of
+from .._graph.values import is_weak, tracer_of
 from .._spec import FLOATS
-from .promoted import narrow, together
+from .promoted import narrow, rounded, together
 from .torch_functions import dtype_of, named
 
 Tensor: TypeAlias = Any
@@ -34,7 +34,9 @@ def computed(*names: str, takes: str = "floats", same: bool = False, method: boo
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
-        tensors = [n for n, v in signature.parameters.items() if str(v.annotation).startswith("Tensor")]
+        annotations = {n: str(v.annotation) for n, v in signature.parameters.items()}
+        tensors = [n for n, annotation in annotations.items() if annotation.startswith("Tensor")]
+        numbers = [n for n in tensors if annotations[n].endswith("| float")]  # which torch takes as they are
 
         @functools.wraps(function)
         def computed_function(*args: Any, **kwargs: Any) -> Any:
@@ -43,8 +45,10 @@ def computed(*names: str, takes: str = "floats", same: bool = False, method: boo
             _require_dtypes(names[0], given, takes, same)
             tracer = tracer_of(*given.values())
             assert tracer is not None
+            lifted = {n: tracer.lift(v, "torch", f"{n} of torch.{names[0]}") for n, v in given.items()}
+            cast = [n for n in lifted if n not in numbers or not (is_weak(lifted[n]) or lifted[n].ndim == 0)]
+            lifted |= zip(cast, rounded([lifted[n] for n in cast], floats="made floats" in takes), strict=True)
             with tracer.stage(names[0]):
-                lifted = {n: tracer.lift(v, "torch", f"{n} of torch.{names[0]}") for n, v in given.items()}
                 same_dtype, dtype = together(list(lifted.values()), floats="made floats" in takes)
                 bound.arguments |= dict(zip(lifted, same_dtype, strict=True))
                 return narrow(function(*bound.args, **bound.kwargs), dtype)
