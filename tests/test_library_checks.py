@@ -182,3 +182,19 @@ def test_every_pair_of_dtypes(name, rng):
             assert (got.dtype, got.shape) == (want.dtype, want.shape), (one, other)
             bound = BOUNDS.get(want.dtype, 0)
             torch.testing.assert_close(got, want, rtol=bound, atol=bound * 1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_results_share_no_memory(library, rng):
+    """Not with arguments, nor with each other; an argument that was written to comes back itself."""
+
+    def f(x, y):
+        y += 1
+        return x, x.T, x[1:], x.reshape(-1), x * 1, x, y, y.T
+
+    x, y = (rng.standard_normal((4, 6)) for _ in range(2))
+    given = (torch.from_numpy(x), torch.from_numpy(y)) if library == "torch" else (x, y)
+    results = kf.fuse(f)(*given)
+    assert results[-2] is given[1]
+    arrays = [np.asarray(r) for r in (*results[:-2], results[-1], *given)]
+    assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(arrays, 2))
