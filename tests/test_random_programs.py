@@ -34,6 +34,12 @@ def test_programs(share, seed):
 
 
 @pytest.mark.parametrize("share", range(4))
+def test_products_and_attentions(share, seed):
+    pytest.importorskip("torch")
+    assert_none(check_programs("cpu", seed, range(share * 100, (share + 1) * 100), "attention"), seed, "cpu")
+
+
+@pytest.mark.parametrize("share", range(4))
 def test_gradients_of_programs(share, seed):
     """Of each profile once; `--backend grad` checks any number."""
     pytest.importorskip("torch")
@@ -96,6 +102,21 @@ def test_a_gradient_that_is_wrong(monkeypatch):
         GradRunner().check(program)
 
 
+def test_an_attention_that_is_wrong(monkeypatch):
+    """By more than torch's own is, some times; gradients, too."""
+    pytest.importorskip("torch")
+    from programs.attention import TorchProgram
+
+    x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 3, 4)
+    steps = [Step("turned", (0,)), Step("matmul", (0, 1)), Step("softmax", (2,)), Step("matmul", (3, 0))]
+    program = TorchProgram([x], steps, [4])
+    Runner().check(program, thorough=True)
+    for wrong, what in ((lambda y: 1.001 * y, "fused"), (lambda y: 1.001 * y - 0.001 * y.detach(), "gradients")):
+        monkeypatch.setattr(kf, "fuse", lambda f, wrong=wrong: lambda *args: [wrong(y) for y in f(*args)])
+        with pytest.raises(AssertionError, match=f"{what}: .* is wrong by"):
+            Runner().check(program)
+
+
 def test_programs_that_are_not_compared(monkeypatch):
     """Where a gradient jumps within roundings, unless nothing is rounded; where there is none."""
     pytest.importorskip("torch")
@@ -121,8 +142,9 @@ def test_programs_as_cuda_text(seed):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
-def test_programs_on_a_gpu(seed):
-    assert_none(check_programs("gpu", seed, range(40)), seed, "gpu")
+@pytest.mark.parametrize("profile", [None, "attention"])
+def test_programs_on_a_gpu(seed, profile):
+    assert_none(check_programs("gpu", seed, range(40), profile), seed, "gpu")
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda p: p.name)

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.runs import facts as run_facts
 from programs.checks import RUNNERS, Runner, TextRunner, error_of, threads
-from programs.drawing import CALL_PROFILES, GRAD_PROFILES, PROFILES, Seeded, draw_program
+from programs.drawing import CALL_PROFILES, GRAD_PROFILES, PROFILES, Profile, Seeded, draw_program
 from programs.program import Program
 
 CHUNK = {"cpu": 100, "text": 20, "gpu": 20, "grad": 50, "calls": 50}
@@ -75,14 +76,17 @@ def message_of(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:400]}"
 
 
+def is_run(profile: Profile, backend: str) -> bool:
+    """Products of arrays that no library has made are the array library's, and a host has no tensor cores."""
+    if profile.of_torch:
+        return backend != "text" and find_spec("torch") is not None
+    return backend not in ("text", "gpu") or profile.name not in ("products", "calls")
+
+
 def program_of(runner: Runner, backend: str, seed: int, number: int, profile: str | None = None) -> tuple[str, Program]:
-    """The program, the first one that says something, and the name of its profile. Products are the array library's."""
+    """The program, the first one that says something, and the name of its profile."""
     profiles = {"grad": GRAD_PROFILES, "calls": CALL_PROFILES}.get(backend, PROFILES)
-    some = [
-        p
-        for p in profiles
-        if profile in (None, p.name) and (backend not in ("text", "gpu") or p.name not in ("products", "calls"))
-    ]
+    some = [p for p in profiles if profile in (None, p.name) and is_run(p, backend)]
     chosen = some[number % len(some)]
     for attempt in itertools.count():
         program = draw_program(Seeded(seed * 1_000_003 + number + (attempt << 64)), chosen).needed()

@@ -19,6 +19,7 @@ from kfusion import _core
 from kfusion._devices import running
 from kinds import np_dtype
 
+from .attention import TorchProgram
 from .program import Program
 from .values import Unfit, Value
 
@@ -155,6 +156,8 @@ class Traced(_core.FusedCallable):
 class Runner:
     """Runs programs on the CPU."""
 
+    torch_device = "cpu"
+
     def __init__(self) -> None:
         self.device = running.device("cpu").to_dict()
 
@@ -166,7 +169,7 @@ class Runner:
 
     def says_something(self, program: Program) -> bool:
         """Whether there is anything to check."""
-        return True
+        return not isinstance(program, TorchProgram) or _beside().says_something(program)
 
     def script(self, program: Program) -> str:
         """What repeats a failure."""
@@ -192,6 +195,9 @@ class Runner:
 
     def check(self, program: Program, *, thorough: bool = False) -> None:
         """Asserts all that must hold. `thorough`: with what takes longer."""
+        if isinstance(program, TorchProgram):
+            _beside().check(program, self.torch_device, thorough=thorough)
+            return
         values = self.values(program)
         inputs, before = [self.make(x) for x in program.inputs], [x.tobytes() for x in program.inputs]
         prepared = self.prepared(program, inputs)
@@ -227,6 +233,8 @@ class Runner:
 
 class GpuRunner(Runner):
     """Runs programs on a GPU."""
+
+    torch_device = "cuda"
 
     def __init__(self) -> None:
         self.device = running.device("cuda:0").to_dict()
@@ -285,6 +293,12 @@ def instruction_sets() -> Iterator[list[str]]:
         yield [name for name in _core.available_isas() if name != before]
     finally:
         _core.set_isa(before)
+
+
+def _beside() -> Any:
+    from . import beside  # needs torch
+
+    return beside
 
 
 def _grad_runner() -> Runner:

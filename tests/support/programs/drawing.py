@@ -13,6 +13,7 @@ import numpy as np
 
 from kinds import np_dtype
 
+from .attention import draw_attention
 from .forms import ARGUMENTS, EXTRAS, RESULTS, Form
 from .operations import COMPARISONS, FUNCTIONS
 from .program import Program, Step, value_of
@@ -51,6 +52,7 @@ class Profile:
     layers: int = 0  # each made of the one or two before it, and all of them needed
     bases: tuple[tuple[int, int], ...] = ()  # the extents that shapes are made of, other than those of all profiles
     forms: bool = False  # arguments and results are in containers, beside what is made of sizes
+    of_torch: bool = False  # programs of attention.py, with their gradients
 
 
 def many(**counts: int) -> tuple[str, ...]:
@@ -93,6 +95,7 @@ PROFILES = (
     Profile("broadcasts", many(broadcast=4, unary=1, binary=2, reduce=2, centre=1, view=1, cast=1, join=1),
             ("float32", "float64"), _ALL, (2, 8), bases=_TALL),
     Profile("composites", many(composite=4, view=4, binary=2, reduce=1, cast=1, compare=1), _ALL, _ALL, (2, 8)),
+    Profile("attention", (), (), (), of_torch=True),
 )  # fmt: skip
 _TRAINING = Profile("training", many(composite=4, head=5, matmul=2, along=1, take=1, binary=3, unary=2, function=2,
                                      centre=1, normalise=1, reduce=2, view=1, select=1, compare=1),
@@ -110,7 +113,7 @@ def in_float64(profile: Profile) -> Profile:
 
 
 # Of programs whose gradients are compared; what rounds to half types has none that are exact.
-GRAD_PROFILES = tuple(in_float64(p) for p in (*PROFILES, _TRAINING) if "round" not in p.kinds)
+GRAD_PROFILES = tuple(in_float64(p) for p in (*PROFILES, _TRAINING) if "round" not in p.kinds and not p.of_torch)
 _FEW = ((4, 8), (3, 5), (7, 11), (2, 3), (6, 1), (1, 6), (8, 8), (16, 64))
 _SIZED = Profile("sizes", many(sized=4, unary=2, binary=3, reduce=1, scale=1), ("float64",), ("float64",), (1, 6))
 CALL_PROFILES = tuple(replace(p, forms=True, bases=_FEW) for p in (_SIZED, *GRAD_PROFILES))
@@ -505,6 +508,8 @@ class Drawing:
 
 
 def draw_program(c: Choices, profile: Profile, bases: Sequence[tuple[int, int]] = BASES) -> Program:
+    if profile.of_torch:
+        return draw_attention(c)
     drawing = Drawing(c, profile, profile.bases or bases)
     if drawing.profile.layers:
         drawing.layers()

@@ -116,7 +116,8 @@ class Program:
         steps = [self.steps[i - n] for i in kept if i >= n]
         steps = [replace(s, arguments=tuple(moved[a] for a in s.arguments)) for s in steps]
         form = self.form and self.form.renumbered(moved)
-        return Program([self.inputs[i] for i in kept if i < n], steps, [moved[o] for o in self.outputs], form)
+        inputs = [self.inputs[i] for i in kept if i < n]
+        return replace(self, inputs=inputs, steps=steps, outputs=[moved[o] for o in self.outputs], form=form)
 
     def reproducer(self) -> str:
         """A script of its own."""
