@@ -144,6 +144,7 @@ class ForwardPass:
         given = picked(call, lambda leaf: _is_value(leaf) and next(asked), _enters)
         with tracer.differentiated():
             result = self.__wrapped__(*args, **kwargs)
+            values_of(result)  # which computes what is computed when it is read, as in the backward pass
         found_guards = guards.guards(self.__wrapped__)
         owners = (guard.owner for guard in found_guards)
         self._modules |= {id(m): weakref.ref(m) for m in owners if modules.is_module(m)}

@@ -10,7 +10,7 @@ from typing import Any
 
 from .._spec import FLOATS
 from . import primitives as p
-from .gradients import infinitely_steep, taken, unless
+from .gradients import infinitely_steep, taken, unless, with_derivatives
 from .views import astype
 
 LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127, "float32": (2 - 2.0**-23) * 2.0**127}
@@ -22,11 +22,9 @@ _LN2 = math.log(2)
 
 def fmod(x: Any, y: Any) -> Any:
     """x - y trunc(x / y), exact and of x's sign; an integer modulo 0 gives 0."""
-    if x._dtype in FLOATS and taken(x):
-        sign = p.copysign(1.0, x)  # of which x * sign has a gradient at 0 too
-        return p.remainder(x * sign, p.absolute(y)) * sign
     if x._dtype in FLOATS:
-        return p.copysign(p.remainder(p.absolute(x), p.absolute(y)), x)
+        r = p.copysign(p.remainder(p.absolute(x), p.absolute(y)), x)
+        return with_derivatives(r, (x, 1.0), (y, -p.trunc(x / y))) if taken(x) else r
     r = p.remainder(x, y)
     return p.where((r != 0) & ((x < 0) ^ (y < 0)), r - y, r)
 
@@ -166,11 +164,10 @@ def xlogx(x: Any) -> Any:
 
 def logit(x: Any) -> Any:
     """log(x / (1 - x)), the inverse of sigmoid."""
+    y = p.log(x / (1.0 - x))
     if not taken(x):
-        return p.log(x / (1.0 - x))
-    at_end = (x == 0) | (x == 1)
-    inside = p.where(at_end, 0.5, x)
-    return p.where(at_end, p.log(x + 0.0) - p.log(1.0 - x), p.log(inside / (1.0 - inside)))
+        return y
+    return with_derivatives(y, (x, p.where((x >= 0) & (x <= 1), 1.0 / p.absolute(x * (1.0 - x)), math.nan)))
 
 
 def sinc(x: Any) -> Any:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from .._graph.sizes import broadcast_shapes
+from .._graph.tracer import constant
+from .._graph.values import Traced
+from .._spec import FLOATS
 from . import primitives as p
 from .views import astype, broadcast_to, full_like, squeeze
 
@@ -24,15 +27,16 @@ def unless(condition: Any, x: Any, instead: float = 0.0) -> Any:
 
 
 def with_derivatives(y: Any, *derivatives: tuple[Any, Any]) -> Any:
-    """y, whose gradient by each x is g times its derivative, whatever computes y: pairs of both. Shapes broadcast: of
-    maps x to y's, of reductions y to x's.
+    """y, whose gradient by each x is g times its derivative, whatever computes y: pairs of both. What is no float has
+    none. Shapes broadcast: of maps x to y's, of reductions y to x's.
     """
     if not taken(y):
         return y
     known = []
     for x, derivative in derivatives:
-        shape = broadcast_shapes(x.shape, y.shape)
-        known.append([broadcast_to(astype(v, x._dtype), shape) for v in (x, derivative)])
+        if isinstance(x, Traced) and x._dtype in FLOATS:
+            slope = astype(derivative, x._dtype) if isinstance(derivative, Traced) else full_like(x, derivative)
+            known.append([broadcast_to(v, broadcast_shapes(x.shape, y.shape)) for v in (x, slope)])
     return y._tracer.with_gradients(y, [x for x, _ in known], [d for _, d in known])
 
 
@@ -51,7 +55,7 @@ def share_of_extremes(values: Any, extreme: Any) -> Any:
 
 def passed(y: Any, x: Any) -> Any:
     """y, whose gradient is x's, as of what is clamped where no gradients are taken."""
-    return with_derivatives(y, (x, full_like(x, 1.0)))
+    return with_derivatives(y, (x, 1.0))
 
 
 def root(x: Any) -> Any:
@@ -73,5 +77,7 @@ def infinitely_steep(x: Any, is_0: Any) -> Any:
 
 
 def clipped(x: Any, low: Any, high: Any) -> Any:
-    """min(max(x, low), high), with a gradient of 0 at the bounds too."""
-    return p.where(x <= low, low, p.where(x >= high, high, x)) if taken(x) else p.clip(x, low, high)
+    """min(max(x, low), high), with a gradient of 0 at the bounds and at NaN too."""
+    if not taken(x):
+        return p.clip(x, low, high)
+    return p.where(p.logical_and(x > low, x < high), x, constant(p.clip(x, low, high)))

@@ -139,7 +139,8 @@ def nll(logs: Any, targets: Any, weight: Any, ignore_index: int, reduction: str)
 def multi_margin(x: Any, targets: Any, order: int, margin: float, weight: Any) -> Any:
     """Of each row of x (..., classes) the mean of max(0, margin - x[target] + x)^order over the other classes."""
     _require_classes("multi_margin_loss", x, targets, weight)
-    beyond = p.maximum(margin - expand_dims(_own(x, targets, x, targets), -1) + x, 0.0)
+    differences = margin - expand_dims(_own(x, targets, x, targets), -1) + x
+    beyond = p.where(differences > 0, differences, 0.0)  # none at the margin, nor of NaN
     beyond = beyond if order == 1 else p.square(beyond)
     beyond = beyond if weight is None else beyond * expand_dims(_own(x, targets, weight, targets), -1)
     others = p.where(p.equal(positions(x, -1), expand_dims(targets, -1)), 0.0, beyond)

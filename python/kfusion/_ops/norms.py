@@ -105,7 +105,10 @@ def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) ->
         if taken(x) and ord != 1:
             return along_kept(lambda axes: _extreme_length(length, x, axes), x, axis, keepdims)
         return length(p.absolute(x), axis, keepdims)
-    total = p.sum(p.power(p.absolute(wide(x)), ord), axis, keepdims)
+    sizes = p.absolute(wide(x))
+    if taken(x):
+        sizes = p.where(p.isnan(x), wide(x), sizes)  # whose gradient would be 0
+    total = p.sum(p.power(sizes, ord), axis, keepdims)
     return astype(at_0(lambda t: p.power(t, 1.0 / ord), total) if ord > 0 else p.power(total, 1.0 / ord), x._dtype)
 
 

@@ -73,7 +73,7 @@ def _called(tracer: Tracer, function: Callable[..., Any], name: str, args: Any, 
         library_arguments.require_no_sizes(tracer, shapes)
         run(*(library_trials.without_data(v, library_trials.device_of([v])).zero_() for v in call.values))
     before = [tracer.node(call.values[i]) for i in written if _is_whole(call, i)]
-    made = tracer.library_call(name, run, call.values, types)
+    made = tracer.library_call(name, run, _read(tracer, tried, call.values, shapes, written), types)
     after = made[len(results.tensors) : len(results.tensors) + len(written)]
     for i, value in zip(written, after, strict=True):
         call.values[i]._write(name.removeprefix("torch."), value)  # type: ignore[attr-defined]
@@ -88,6 +88,14 @@ def _called(tracer: Tracer, function: Callable[..., Any], name: str, args: Any, 
         for m, t in zip(made, results.tensors, strict=False)
     ]
     return results.filled(numbers, call.given)
+
+
+def _read(tracer: Tracer, tried: library_trials.Tried, values: Any, shapes: Any, written: Any) -> list[Any]:
+    """What a call reads, of which gradients take for constants what torch has none for."""
+    if not tracer.differentiates or written:
+        return list(values)
+    constants = tried.without_gradients([of_call(shape, 0) for shape in shapes])
+    return [tracer.constant(v) if i in constants else v for i, v in enumerate(values)]
 
 
 _OF_SAMPLES = ("fractional_max_pool", "svd_lowrank", "pca_lowrank")

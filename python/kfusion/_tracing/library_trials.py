@@ -36,7 +36,9 @@ class Tried:
         self._is_cast = autocast.active(self._device) is not None
         self._structure = call.structure if self._is_cast else _moved(call.structure, call.values, "meta")
 
-    def __call__(self, shapes: Sequence[tuple[int, ...]]) -> tuple[Any, list[Any], list[int]]:
+    def __call__(
+        self, shapes: Sequence[tuple[int, ...]], *, wants_gradients: bool = False
+    ) -> tuple[Any, list[Any], list[int]]:
         torch = sys.modules["torch"]
         with _fake_tensors() if self._is_cast else contextlib.nullcontext():
             made = [
@@ -45,10 +47,25 @@ class Tried:
                 else torch.empty(shape, dtype=getattr(torch, dtype), device=self._device if self._is_cast else "meta")
                 for shape, dtype in zip(shapes, self._dtypes, strict=True)
             ]
+            for t in made if wants_gradients else ():
+                t.requires_grad_(t.is_floating_point())
             shown = self._call.viewed(made)
             versions = [t._version for t in shown]
-            found = _called_without_data(self._function, self._name, fill(self._structure, shown))
+            with torch.set_grad_enabled(wants_gradients):
+                found = _called_without_data(self._function, self._name, fill(self._structure, shown))
         return found, shown, [i for i, t in enumerate(shown) if t._version != versions[i]]
+
+    def without_gradients(self, shapes: Sequence[tuple[int, ...]]) -> list[int]:
+        """The numbers of floats to which the results hand no gradient: torch has None for them, and not zeros."""
+        try:
+            found, shown, _ = self(shapes, wants_gradients=True)
+        except Exception:  # such as a write to what requires grad
+            return []
+        results: list[Any] = []
+        walk(found, lambda _, leaf: results.append(leaf) if is_array(leaf) else None)
+        reached = _reached([t.grad_fn for t in results])
+        own = [t if t._base is None else t._base for t in shown]
+        return [i for i, t in enumerate(own) if t.requires_grad and id(t) not in reached]
 
     def types_of(self, known: dict[Any, list[Any]]) -> Callable[[list[tuple[int, ...]]], list[Any]]:
         """A function from shapes of arguments to the types of results. `known` are those of all calls of a trace: a
@@ -72,6 +89,17 @@ class Tried:
         found, shown, written = self(shapes)
         made = types_of_results(self._name, Results(self._name, found, shown), shown, written)
         return [*made, *[DONE] * len(written)]
+
+
+def _reached(functions: list[Any]) -> set[int]:
+    """The ids of the tensors to which functions of torch's autograd hand gradients."""
+    seen: set[Any] = set()
+    while functions:
+        function = functions.pop()
+        if function is not None and function not in seen:
+            seen.add(function)
+            functions += [before for before, _ in function.next_functions]
+    return {id(f.variable) for f in seen if hasattr(f, "variable")}
 
 
 def is_hashable(value: Any) -> bool:
@@ -161,8 +189,7 @@ def _called_without_data(function: Callable[..., Any], name: str, arguments: Any
     """Raises what the function raises where its arguments do not fit, with the user's line."""
     args, kwargs = arguments
     try:
-        with sys.modules["torch"].no_grad():
-            return function(*args, **kwargs)
+        return function(*args, **kwargs)
     except TraceError:
         raise
     except Exception as error:

@@ -61,7 +61,7 @@ def _prelu(input: Tensor, weight: Tensor) -> Any:
     if weight.ndim > 1 or count not in (1, channels):
         raise ValueError(f"kfusion.prelu: weight must have shape (1,) or ({channels},), got {weight.shape}")
     shape = (count, *(1,) * (input.ndim - 2)) if count > 1 else ()
-    return p.where(input > 0, input, input * views.reshape(weight, shape))
+    return p.where(input > 0, input, unless(input > 0, input) * views.reshape(weight, shape))
 
 
 @computed("glu")

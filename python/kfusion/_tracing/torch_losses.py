@@ -266,7 +266,7 @@ def _triplet_margin_loss(
         raise ValueError(f"kfusion.triplet_margin_loss: margin must be above 0, got {margin}")
     near, far = (norms.norm(anchor - other + eps, p, -1) for other in (positive, negative))
     others = norms.norm(positive - negative + eps, p, -1) if swap else far
-    return FUNCTIONS["relu"](near - FUNCTIONS["minimum"](far, others) + margin)
+    return FUNCTIONS["clamp_min"](near - FUNCTIONS["minimum"](far, others) + margin, 0)
 
 
 @named("triplet_margin_with_distance_loss", method=False)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from typing import Any
 
 from .. import _core
 from .._graph.number import is_integer, is_number, read
 from .._graph.sizes import is_int
+from .._graph.tracer import constant
 from .._graph.values import Traced, stage, tracer_of
 from .._ops import primitives as p
 from .._ops import views
@@ -236,12 +236,10 @@ def _clamp(input: Any, min: Any = None, max: Any = None) -> Any:
 
 
 def _bounded(x: Any, low: Any, high: Any) -> Any:
-    """With one bound: at the bound the gradient is x's. A bound of NaN gives NaN."""
+    """With one bound: at the bound the gradient is x's, and nobody's where either is NaN."""
     bound = low if high is None else high
-    beyond = p.less(x, bound) if high is None else p.greater(x, bound)
-    if isinstance(bound, Traced):
-        beyond = p.logical_or(beyond, p.isnan(bound))
-    return p.clip(x, low, high) if isinstance(bound, float) and math.isnan(bound) else p.where(beyond, bound, x)
+    beyond, inside = (p.less, p.greater_equal) if high is None else (p.greater, p.less_equal)
+    return p.where(beyond(x, bound), bound, p.where(inside(x, bound), x, constant(p.clip(x, low, high))))
 
 
 @named("clamp_min")
