@@ -161,18 +161,23 @@ class ForwardPass:
 
 def _passing(tracer: Tracer, result: Any, given: Sequence[Traced]) -> tuple[int, ...]:
     """The numbers of results that gradients pass through: not of constants, nor of what no_grad or detach() made."""
-    results = {n: tracer.node(y) for n, y in enumerate(values_of(result)) if isinstance(y, Traced)}
+    results = {n: tracer.node(y) for n, y in enumerate(_traced(tracer, values_of(result))) if y is not None}
     reached = tracer.reaching(results.values(), [*given, *_captured_parameters(tracer)])
     return tuple(n for n, node in results.items() if node in reached)
 
 
+def _traced(tracer: Tracer, values: Iterable[Any]) -> list[Traced | None]:
+    """What stands for values: traced ones, those of tensors that the function has written to; None for constants."""
+    return [v if isinstance(v, Traced) else tracer.stand_in(v) for v in values]
+
+
 def _are_apart(tracer: Tracer, written: Sequence[Written], result: Any, given: Sequence[Traced]) -> bool:
     """Whether what is written to has no part in gradients, nor in the result."""
-    values = [v if isinstance(v, Traced) else tracer.stand_in(v) for v in values_of(result)]
+    values = _traced(tracer, values_of(result))
     theirs = {id(w.value._memory) for w in written}
     if any(v is not None and id(v._memory) in theirs for v in (*values, *given)):
         return False
-    results = [y for y in values if isinstance(y, Traced) and y._dtype in FLOATS]
+    results = [y for y in values if y is not None and y._dtype in FLOATS]
     return tracer.are_apart(written, results, [*given, *_captured_parameters(tracer)])
 
 
@@ -197,9 +202,9 @@ def _kept(
         captured arrays that backward reads.
     """
     computed, nodes = tracer.computed()
-    values = values_of(result)
-    numbers = [n for n, y in enumerate(values) if isinstance(y, Traced)]  # of results, with those of other arrays
-    results = [values[n] for n in numbers]
+    values = dict(enumerate(_traced(tracer, values_of(result))))
+    numbers = [n for n, y in values.items() if y is not None]  # of results, with those of other arrays
+    results = [y for y in values.values() if y is not None]
     params = _captured_parameters(tracer)
     if not any(y._dtype in FLOATS for y in results) or not (given or params):
         return hex(computed), {}, {}, ()
@@ -264,8 +269,8 @@ class BackwardPass:
         kept = kept | {k: tracer.view("transpose", kept[k], axes) for k, axes in turned.items()}
         with tracer.differentiated(), Snapshot([self.__wrapped__, *guards.guarded(call)], always=True):
             results = values_of(self.__wrapped__(*args, **kwargs))
-        read = [y if isinstance(y, Traced) else tracer.stand_in(y) for y in results]
-        tracer.require_no_product([y for y in read if y is not None])  # as the forward pass does
+        read = {n: y for n, y in enumerate(_traced(tracer, results)) if y is not None}
+        tracer.require_no_product(list(read.values()))  # as the forward pass does
         now = (v for guard in guards.guards(self.__wrapped__) for v in guards.values(guard))
         if not set(_named(tracer, now)) <= set(named):
             raise RuntimeError(f"kfusion.{self.__name__}: a tensor that it names was replaced after the forward pass")
@@ -277,7 +282,7 @@ class BackwardPass:
         pairs = [(tracer.lift(y, g._library), g) for y, g in known]
         params = self._captured(tracer, captured)
         reached, made = _gradients(tracer, [y for y, _ in pairs], [g for _, g in pairs], [*nodes, *params.values()])
-        known_nodes = {nodes_again[k] if k >= 0 else tracer.node(results[-1 - k]): v for k, v in kept.items()}
+        known_nodes = {nodes_again[k] if k >= 0 else tracer.node(read[-1 - k]): v for k, v in kept.items()}
         tracer.replace(list(known_nodes), list(known_nodes.values()))
         made = [g if g is None else known_nodes.get(tracer.node(g), g) for g in made]
         tracer.forget_writes()  # the forward pass has done them

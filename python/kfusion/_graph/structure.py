@@ -306,7 +306,7 @@ def _filled(leaf: Any, values: list[Any]) -> Any:
 
 def copied(value: Any) -> Any:
     """A copy of an array, where it lies and as it lies, or of an object with all that it holds."""
-    if not is_array(value):
+    if not is_array(value) or getattr(value, "requires_grad", False) is True:  # such as torch's parameters
         return copy.deepcopy(value)
     return value.clone() if hasattr(value, "clone") else value.copy("K")
 

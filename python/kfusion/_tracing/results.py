@@ -66,7 +66,7 @@ class Results:
         recorded = self._tracer.recorded
         if recorded is not None and recorded.is_made_of_sizes(array):
             place = recorded.register_of(array)
-            return Fresh(place) if self._tracer.is_made(array) else Constant(place)
+            return Fresh(place) if self._is_made(array) else Constant(place)
         if recorded is not None and not (recorded.is_constant(array) or self._is_outside(array)):
             raise recorded.failed()
         return Fresh(array) if self._is_made(array) else array
