@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -174,22 +176,34 @@ def _details(summary: str, content: str) -> str:
 def _pictures(plan: Plan, names: Sequence[str] = tuple(_ALT)) -> str:
     from . import plan_plot
 
-    light, dark = (plan_plot.panels(plan, theme, names) for theme in (plan_plot.LIGHT, plan_plot.DARK))
+    figures = plan_plot.panels(plan, plan_plot.LIGHT, names)
+    dark = dict(zip(astuple(plan_plot.LIGHT), astuple(plan_plot.DARK), strict=True))
     numbers = {n: f"{t.intensity:.3g} FLOP per byte" for n, t in (("fused", plan.fused), ("unfused", plan.unfused))}
-    items = (_picture(name, light[name], dark[name], _ALT[name].format(**numbers)) for name in names)
+    items = (_picture(name, figures[name], dark, _ALT[name].format(**numbers)) for name in names)
     return f'<div class="pictures">\n{"".join(items)}</div>\n'
 
 
-def _picture(name: str, light: Figure, dark: Figure, alt: str) -> str:
-    width, height = (round(96 * inches) for inches in light.get_size_inches())
+def _picture(name: str, figure: Figure, dark: Mapping[str, str], alt: str) -> str:
+    """A picture of the light theme, and the same text with the colours of the dark one."""
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
     kind = "" if name != "graph" else ' class="narrow"' if width <= _COLUMN_PX else ' class="wide"'
+    light = _svg(figure)
+    turned = re.sub("|".join(dark), lambda found: dark[found.group()], light)
     return (
-        f'<figure{kind}><picture><source media="(prefers-color-scheme: dark)" srcset="{_svg_uri(dark)}">'
-        f'<img src="{_svg_uri(light)}" width="{width}" height="{height}" alt="{escaped(alt)}"></picture></figure>\n'
+        f'<figure{kind}><picture><source media="(prefers-color-scheme: dark)" srcset="{_uri(turned)}">'
+        f'<img src="{_uri(light)}" width="{width}" height="{height}" alt="{escaped(alt)}"></picture></figure>\n'
     )
 
 
-def _svg_uri(figure: Figure) -> str:
+def _svg(figure: Figure) -> str:
+    """Laid out before it is drawn: savefig would draw it twice."""
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(text.getvalue().encode()).decode()
+    return text.getvalue()
+
+
+def _uri(svg: str) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()

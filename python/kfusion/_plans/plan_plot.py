@@ -40,7 +40,8 @@ class Theme:
         return dict.fromkeys(text, self.text) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), self.page)
 
 
-LIGHT, DARK = Theme("#222222", "#8a8f98", "#ffffff"), Theme("#e6e6e6", "#9aa0a8", "#16181d")
+# Pages turn the one into the other in the text of a picture: LIGHT's page is not the white of labels on boxes.
+LIGHT, DARK = Theme("#222222", "#8a8f98", "#fffffe"), Theme("#e6e6e6", "#9aa0a8", "#16181d")
 
 
 def draw(plan: Plan) -> Figure:
