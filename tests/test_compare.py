@@ -527,3 +527,28 @@ def test_the_fastest_is_named(comparison, speedups, fastest, verdict):
     shown = dataclasses.replace(comparison, rows=rows)
     assert shown.fastest("hot").name == fastest
     assert verdict in " ".join(str(shown).split())
+
+
+def test_functions_that_write_to_an_argument_are_refused(rng):
+    def doubled(x):
+        x *= 2
+        return x + 1
+
+    x = rng.standard_normal((4, 4))
+    before = x.copy()
+    with pytest.raises(TypeError, match="doubled writes to x, which every timed call would do again"):
+        kf.compare(doubled, x)
+    np.testing.assert_array_equal(x, before)
+
+
+def test_onnx_models(tmp_path, rng):
+    pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+    from onnx_models import info, saved
+
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Softmax", ["r"], ["y"])]
+    infos = [info(name, TensorProto.FLOAT, [5, 7]) for name in "xy"]
+    file, x = saved(tmp_path, nodes, infos[:1], infos[1:]), rng.standard_normal((5, 7), np.float32)
+    for model in (file, kf.fuse(file)):
+        made = kf.compare(model, x, peers=[], repeats=2, cache="hot")
+        assert {row.name for row in made.rows} >= {"fused", "unfused"}

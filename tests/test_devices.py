@@ -57,6 +57,13 @@ def test_the_ridge_point_of_the_lesson():
         assert kf.device(name).ridge_point("float16") == pytest.approx(156, rel=0.04)
 
 
+@pytest.mark.parametrize("given", [{"name": "\ud800"}, {"note": "a\udfff"}, {"source": {"launch": "\ud800"}}])
+def test_half_characters_are_refused(given):
+    """C++ and files have no form for them."""
+    with pytest.raises(ValueError, match="must be text without half characters"):
+        lesson(**given)
+
+
 @every_device
 def test_numbers_are_plausible(d):
     assert 0.75 * d.peak_bandwidth <= d.bandwidth <= d.peak_bandwidth

@@ -7,6 +7,7 @@ import functools
 import inspect
 import pickle
 import pydoc
+import sys
 from collections import namedtuple
 from typing import Any
 
@@ -113,6 +114,17 @@ def test_it_looks_like_the_function():
 def test_it_pickles_by_name():
     for f in (chain, chain.unfused, Layer.forward):
         assert pickle.loads(pickle.dumps(f)) is f
+
+
+def test_a_function_whose_name_is_the_plain_ones_pickles(rng, monkeypatch):
+    fused, x = kf.fuse(add), rng.standard_normal(4)
+    for f in (fused, fused.unfused):
+        again = pickle.loads(pickle.dumps(f))
+        assert repr(again) == repr(f)
+        np.testing.assert_array_equal(again(x, 2.0), add(x, 2.0))
+    monkeypatch.delitem(sys.modules, "cloudpickle", raising=False)
+    with pytest.raises(pickle.PicklingError, match="a lambda, or a function within a function, has no name"):
+        pickle.dumps(kf.fuse(lambda x: x + 1))
 
 
 class Doubled:

@@ -332,6 +332,14 @@ def test_weights_of_norms_are_broadcast(tmp_path, rng, shape, axis):
         centred = np.float64(x) - np.float64(x).mean(axes, keepdims=True) * is_centred
         wanted = centred / np.sqrt((centred**2).mean(axes, keepdims=True) + 1e-5) * w + b * is_centred
         np.testing.assert_allclose(kf.fuse(file)(x), wanted, rtol=1e-4, atol=1e-5)
+    statistics = ["y", "mean", "scale"]
+    nodes = [h.make_node("LayerNormalization", ["x", "w", "b"], statistics, axis=axis)]
+    outputs = [info(name, T.FLOAT, None) for name in statistics]
+    mean = np.float64(x).mean(axes, keepdims=True)
+    scale = 1 / np.sqrt(np.float64(x).var(axes, keepdims=True) + 1e-5)
+    made = kf.fuse(saved(tmp_path, nodes, [info("x", T.FLOAT, x.shape)], outputs, weights))(x)
+    for got, wanted in zip(made, ((x - mean) * scale * w + b, mean, scale), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_loops_stack_what_their_steps_give(tmp_path, rng):

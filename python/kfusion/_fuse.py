@@ -353,8 +353,17 @@ class FusedFunction(_core.FusedCallable):
         if not self._is_named:
             return FusedFunction, (self.__wrapped__, self._options)
         # Another process does not find what a notebook or a function defines. cloudpickle takes the code of that along.
-        by_value = sys.modules.get("cloudpickle") and (self.__module__ == "__main__" or "<" in self.__qualname__)
-        return (_from_code, (_code_of(self.__wrapped__), self._options)) if by_value else self.__qualname__
+        if sys.modules.get("cloudpickle") and (self.__module__ == "__main__" or "<" in self.__qualname__):
+            return _from_code, (_code_of(self.__wrapped__), self._options)
+        if "<" in self.__qualname__:
+            what = f"kfusion.{self.__name__}: a lambda, or a function within a function, has no name in another process"
+            raise pickle.PicklingError(f"{what}: define it at the top of a module, or import cloudpickle and use that")
+        named: Any = sys.modules.get(self.__module__)
+        for name in self.__wrapped__.__qualname__.split("."):
+            named = getattr(named, name, None)
+        if named is self.__wrapped__:  # the plain function has the name
+            return FusedFunction, (named, self._options)
+        return self.__qualname__
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedFunction:
         """As of a plain function: itself. What it has no name for is copied."""

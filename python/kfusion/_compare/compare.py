@@ -39,8 +39,8 @@ def compare(
     operations, one call each (what a library has as one function, torch's softmax, is one call), or compiled by them.
 
     Args:
-        f: a plain function of arrays, one made by `kfusion.fuse`, or a named kernel: `kfusion.fused_softmax` or
-            `kfusion.unfused_softmax`, either means the pair.
+        f: a plain function of arrays, one made by `kfusion.fuse`, the path of an ONNX model, or a named kernel:
+            `kfusion.fused_softmax` or `kfusion.unfused_softmax`, either means the pair. It writes to no argument.
         args: f's arguments; the arrays are of any kind, on the CPU or on CUDA, not empty.
         peers: libraries to measure as well ("numpy", "numexpr", "torch", "torch.compile", "jax", "jax.jit", "cupy",
             "cupy.fuse"), imported if need be. None means NumPy (on the CPU) and those that the program has imported
@@ -54,7 +54,7 @@ def compare(
         A `Comparison`: print it, `.plot()` it, `.to_dict()` it.
 
     Raises:
-        TypeError: f is no function, or an argument is of a wrong kind.
+        TypeError: f is no function or writes to an argument, or an argument is of a wrong kind.
         ValueError: an array is empty, or peers, repeats or cache is not among the choices.
         TraceError: f does what cannot be traced.
         ImportError: a named peer is not installed.

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import _arrays, _timing
+from .. import _arrays, _onnx, _timing
+from .._fuse import fuse
 from . import peers as _peers
 from . import versions
 from .oracle import Oracle, checked
@@ -67,6 +68,7 @@ def prepare(
         ImportError: a named peer is not installed.
         AssertionError: a version of kfusion's is wrong by more than its rounding explains.
     """
+    f, args, keywords = _onnx.called(f, args, keywords, fuse)
     problem = problem_of(versions.versions_of(f), args, keywords)
     oracle, out, errors, difference = checked(problem)
     names, notes = _peers.choose(peers, problem.cuda)

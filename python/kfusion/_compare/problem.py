@@ -114,6 +114,10 @@ def problem_of(versions: Versions, args: tuple[Any, ...], keywords: Mapping[str,
     if traced.is_random:
         what = f"{traced.name} draws random numbers, others in each call"
         raise TypeError(f"kfusion.compare: {what}: pass kf.dropout a seed")
+    if traced.written:
+        name = traced.inputs[traced.written[0].input].name
+        what = f"{traced.name} writes to {name}, which every timed call would do again"
+        raise TypeError(f"kfusion.compare: {what}: pass a function that returns the new value")
     for i in traced.inputs:
         if i.array is None:
             raise TypeError(f"kfusion.compare: {i.name} must be an array, got {i.spec}")

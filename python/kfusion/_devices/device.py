@@ -90,7 +90,7 @@ class Device(Report):
 
     def __post_init__(self) -> None:
         for name in ("name", "note"):
-            _require(isinstance(getattr(self, name), str), name, "be text", getattr(self, name), TypeError)
+            _text(name, getattr(self, name))
         _require(bool(self.name.strip()), "name", "not be empty", self.name)
         _require(
             isinstance(self.compute_capability, str) and bool(re.fullmatch(r"(\d+\.\d)?", self.compute_capability)),
@@ -244,11 +244,14 @@ def _texts(name: str, texts: Any) -> Mapping[str, str]:
     _require(isinstance(texts, Mapping), name, "be a mapping of texts", texts, TypeError)
     for key, value in texts.items():
         _require(isinstance(key, str) and isinstance(value, str), name, "map text to text", (key, value), TypeError)
+        _text(name, key + value)
     return MappingProxyType(dict(texts))
 
 
 def _text(name: str, value: Any) -> str:
     _require(isinstance(value, str), name, "be text", value, TypeError)
+    is_unicode = not any("\ud800" <= letter <= "\udfff" for letter in value)
+    _require(is_unicode, name, "be text without half characters (surrogates)", value)
     return str(value)
 
 

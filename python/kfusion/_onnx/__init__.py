@@ -6,6 +6,7 @@ The rest of the package is imported when the first model is read.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -36,3 +37,12 @@ def fused(path: Any, fuse: Callable[[Callable[..., Any]], Any]) -> FusedModel:
     from . import function
 
     return function.FusedModel(path, fuse)
+
+
+def called(target: Any, arguments: Any, keywords: Any, fuse: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
+    """The function and the arguments of a call of what may be a model, its path or made of it by `kfusion.fuse`."""
+    model: Any = fuse(target) if is_model(target) else target
+    if not isinstance(model, getattr(sys.modules.get(f"{__name__}.function"), "FusedModel", ())):
+        return target, arguments, keywords
+    fused, given = model.at(*arguments, **keywords)
+    return fused, (), given

@@ -174,6 +174,16 @@ class FusedModel:
         except AllKnown:
             raise ValueError("kfusion.onnx: every result is known without computing: there is no kernel") from None
 
+    def at(self, *arrays: Any, **named: Any) -> tuple[Any, dict[str, Any]]:
+        """The fused function of a call with these arrays, and its arguments by name."""
+
+        def planned(fused: Any, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+            fused.plan(**inputs)
+            return fused, inputs
+
+        found: tuple[Any, dict[str, Any]] = self._called(self._given(arrays, named)[0], planned)[1]
+        return found
+
     def clear(self) -> None:
         """Forgets all traces."""
         with self._lock:

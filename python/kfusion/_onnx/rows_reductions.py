@@ -146,8 +146,23 @@ def _lp_normalization(at: Any, node: Any, x: Any) -> Any:
 
 @row("LayerNormalization", since=17)
 def _layer_normalization(at: Any, node: Any, x: Any, weight: Any, bias: Any = None) -> Any:
-    if len([n for n in node.proto.output if n]) > 1 or dtype(weight) != dtype(x):
+    if dtype(weight) != dtype(x):
         raise NoRow
+    y = _normalized(at, node, x, weight, bias)
+    if not any(node.proto.output[1:]):
+        return y
+    along, wide = _along(node, x), _wide(at.lift(floats(x)))
+    axes = along["axis"]
+    scale = kf.rsqrt(kf.var(wide, axis=axes, keepdims=True) + along["eps"])
+    return [y, kf.mean(wide, axis=axes, keepdims=True), scale]
+
+
+def _wide(x: Any) -> Any:
+    """In the dtype of the statistics, float32."""
+    return kf.astype(x, "float32") if x._dtype != "float32" else x
+
+
+def _normalized(at: Any, node: Any, x: Any, weight: Any, bias: Any) -> Any:
     along, given = _along(node, x), [v for v in (weight, bias) if v is not None]
     if all(_is_along(v, node, x) for v in given):
         return kf.layernorm(at.lift(x), *_parameters(at, node, floats(x), weight, bias), **along)
