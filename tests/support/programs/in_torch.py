@@ -55,6 +55,12 @@ def padded(x: Any, widths: Any, mode: str) -> Any:
     return x
 
 
+def filled_zeros(x: Any) -> Any:
+    y = torch.zeros(x.shape, dtype=x.dtype)
+    y[1:] = x[1:]
+    return y
+
+
 def taken_along(x: Any, i: Any, axis: int) -> Any:
     places = torch.remainder(i, x.shape[axis]).long()
     return torch.take_along_dim(x, places.reshape([-1 if a == axis else 1 for a in range(x.ndim)]), axis)
@@ -108,7 +114,7 @@ _OTHERS: dict[str, Any] = {
     "cross_entropy": "F.cross_entropy({0}, {1})",
     "layernorm": lambda x, axis: f"layer_norm({x}, {axis})",
 }
-_FUNCTIONS = (dims, softmax, log_softmax, layer_norm, product, kept, padded, taken_along)
+_FUNCTIONS = (dims, softmax, log_softmax, layer_norm, product, kept, padded, taken_along, filled_zeros)
 TORCH = Language(
     ("import torch", "from torch.nn import functional as F", "import kfusion as kf"),
     {op: text.replace("np.", "torch.") if isinstance(text, str) else text for op, text in NUMPY.texts.items()}

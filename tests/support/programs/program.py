@@ -17,7 +17,7 @@ from . import writing
 from .forms import Box, Form
 from .operations import MAPS
 from .reductions import REDUCTIONS
-from .sized import SIZED
+from .sized import SIZED, into_zeros
 from .values import MAX_ELEMENTS, Unfit, Value
 
 OPERATIONS = {**MAPS, **REDUCTIONS, **SIZED}
@@ -56,7 +56,9 @@ class Language:
 
 
 NUMPY = Language(
-    ("import numpy as np", "import kfusion as kf"), {name: o.text for name, o in OPERATIONS.items()}, writing.FUNCTIONS
+    ("import numpy as np", "import kfusion as kf"),
+    {name: o.text for name, o in OPERATIONS.items()},
+    (*writing.FUNCTIONS, into_zeros),
 )
 
 

@@ -26,6 +26,21 @@ def _of_floats(axes: int, value: Callable[[Value], Value]) -> Callable[[Value], 
     return checked
 
 
+# A function that programs call; its text is part of a reproducer.
+def into_zeros(x: Any) -> Any:
+    y = np.zeros(x.shape, like=x)
+    y[1:] = x[1:]
+    return y
+
+
+def _into_zeros(x: Value) -> Value:
+    if x.shape[0] == 1:  # a constant, which requires grad in torch
+        raise Unfit
+    array = np.zeros(x.shape)
+    array[1:] = x.array[1:]
+    return same(array, [x])
+
+
 def _ramp(x: Value) -> Value:
     return MAPS["multiply"].value(x, _constant(np.arange(x.shape[-1]), x))
 
@@ -47,12 +62,14 @@ SIZED = {
     "in_rows": Operation(
         "{0}.reshape({0}.shape[0], -1)", _of_floats(1, lambda x: same(x.array.reshape(x.shape[0], -1), [x]))
     ),
+    "into_zeros": Operation("into_zeros({0})", _of_floats(1, _into_zeros)),
     "repeated": Operation(
         "np.broadcast_to({0}, (2, *{0}.shape))",
         _of_floats(1, lambda x: same(np.broadcast_to(x.array, (2, *x.shape)), [x])),
     ),
 }
 IN_TORCH = {
+    "into_zeros": "filled_zeros({0})",
     "triangle": "torch.where(torch.ones({0}.shape[-2], {0}.shape[-1]).tril() > 0, {0}, 0)",
     "repeated": "{0}.expand(2, *{0}.shape)",
 }
