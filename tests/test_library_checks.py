@@ -198,3 +198,47 @@ def test_results_share_no_memory(library, rng):
     assert results[-2] is given[1]
     arrays = [np.asarray(r) for r in (*results[:-2], results[-1], *given)]
     assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(arrays, 2))
+
+
+OF_INTEGERS = """
+np.take(x, i, 0) ; x.take(i, 0) ; np.take(x, i, 0, mode="wrap") ; np.take_along_axis(x, i[:, None], 1) ; x[i] ; x[i, i]
+np.choose(i, [x[:, 0], x[:, 1], x[:, 2]]) ; np.ravel_multi_index((i, i), (3, 4)) + x[0, 0] ; np.tile(x, i)
+np.repeat(x, i, 0) ; x.repeat(i, axis=0) ; np.resize(x, i + 1) ; np.delete(x, i[1:], 1) ; np.delete(x, i == 1, 0)
+np.insert(x, i, 7, 1) ; np.unravel_index(i, (3, 4))[0] + x[0, 0] ; np.reshape(x, i[:1] + 10) ; np.split(x, i[:1], 0)[1]
+np.isin(x, i) ; np.searchsorted(x[0], i) ; np.pad(x, i[:2]) ; np.roll(x, i[:2], (0, 1)) ; np.outer(i, x)
+"""
+
+
+@pytest.mark.parametrize("text", expressions(OF_INTEGERS))
+def test_arrays_of_integers_in_calls_of_numpy(text, rng):
+    """As constants they say how many elements there are; as arguments they may not, and the message says so."""
+    x, i = rng.standard_normal((3, 4)).astype("float32"), np.array([2, 0, 1])
+    want = eval(text, NAMES | {"x": x, "i": i})
+    assert is_same(kf.fuse(eval(f"lambda x: {text}", NAMES | {"i": i}))(x), want)
+    try:
+        got = kf.fuse(eval(f"lambda x, i: {text}", NAMES))(x, i)
+    except kf.TraceError as error:
+        said = str(error)
+        assert "depends on data" in said or "as a Python integer" in said or "is not traced" in said
+    else:
+        assert is_same(got, want)
+
+
+def is_same(got, want):
+    return got.dtype == want.dtype and np.array_equal(got, want)
+
+
+def test_powers_of_bools(rng):
+    x = rng.standard_normal(5) > 0
+    for f in (lambda x: x**2, lambda x: np.power(x, 2), lambda x: x**3, lambda x: x**x):
+        got, want = kf.fuse(f)(x), f(x)
+        assert is_same(got, want)
+    y = torch.from_numpy(x)
+    assert torch.equal(kf.fuse(lambda y: torch.pow(y, True))(y), torch.pow(y, True))
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(TypeError, match=r"kfusion\.norm: ord must be a number, got Tensor"):
+        kf.norm(np.ones(3), torch.ones(3))
+    with pytest.raises(TypeError, match=r"kfusion\.tune: function must be callable, got NoneType"):
+        kf.tune(None)

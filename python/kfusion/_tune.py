@@ -127,6 +127,8 @@ def tune(function: Any, *args: Any, progress: _timing.Progress | None = None, **
 
 def _fused(function: Any) -> tuple[FusedFunction, tuple[Any, ...]]:
     """A fused function, and the arguments that come first."""
+    if not callable(function):
+        raise TypeError(f"kfusion.tune: function must be callable, got {type(function).__name__}")
     if not isinstance(function, (FusedFunction, FusedMethod)):
         function = function if hasattr(function, "fused_function") else fuse(function)
         function = getattr(function, "fused_function", function)

@@ -9,6 +9,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from .._graph.values import Traced
 from .operation import Array, Arrays, Axes, operation
 from .primitives import integers
@@ -418,7 +420,7 @@ def _nested(pad_width: Any) -> bool:
 
 
 def _integer(who: str, name: str, value: Any) -> int:
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list)) or (type(value) is np.ndarray and value.ndim):
         raise TypeError(f"kfusion.{who}: {name} must be an integer, got {value!r}")
     return integers(who, name, value)[0]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from .._graph.tracer import constant
 from .._graph.values import stage
-from .._spec import FLOATS
+from .._spec import FLOATS, described
 from . import primitives as p
 from .gradients import along_kept, at_0, root, share_of_extremes, taken, with_derivatives
 from .operation import Array, Axes, composite, operation
@@ -92,10 +92,10 @@ def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) ->
     """
     x = x if x._dtype in FLOATS else astype(x, "float64")
     axis = axes_or_all(x, axis, "norm")
+    if not hasattr(type(ord), "__float__") or hasattr(ord, "shape"):
+        raise TypeError(f"kfusion.norm: ord must be a number, got {described(getattr(ord, 'array', ord), 'ord')}")
     if ord == 2:
         return root(p.sum(p.square(x), axis, keepdims))
-    if not hasattr(type(ord), "__float__"):
-        raise TypeError(f"kfusion.norm: ord must be a number, got {ord!r}")
     ord = float(ord)
     if ord == 0:
         return p.sum(astype(p.not_equal(x, 0), x._dtype), axis, keepdims)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import _core
 from .._graph.sizes import integer
 from .._graph.source import TraceError
@@ -138,6 +140,7 @@ def integers(op: str, name: str, value: Any) -> list[int]:
         TypeError: naming the function and the argument.
     """
     try:
+        value = value.tolist() if type(value) is np.ndarray and value.ndim else value
         return [integer(n) for n in (value if isinstance(value, (tuple, list)) else (value,))]
     except TraceError:  # says more of a traced value
         raise

@@ -6,6 +6,7 @@ here, and called once on other numbers.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from .. import _arrays
 from .._graph.source import user_line
 from .._graph.structure import leaves, walk
+from .._graph.tracer import Tracer
 from .._graph.values import Traced, tracer_of
 from . import library_arguments, numpy_stored, refusals
 from .dtype_names import dtype_of, is_complex
@@ -84,7 +86,9 @@ def numpy_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     values = list(leaves((args, kwargs)))
     is_ufunc = isinstance(getattr(function, "__self__", function), np.ufunc) and not name.endswith(".at")
     if tracer_of(*map(_stored_in, values)) is None or not (
-        is_ufunc or function in (assigned, _on_copies, operator.getitem) or name.removeprefix("numpy.") in NAMES
+        is_ufunc
+        or function in (assigned, _on_copies, operator.getitem, operator.pow)
+        or name.removeprefix("numpy.") in NAMES
     ):
         raise refusals.refused(name)
     if "histogram" in name and any(type(bins) is str for bins in (*args[1:2], kwargs.get("bins"))):
@@ -98,17 +102,17 @@ def numpy_node(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     assert tracer is not None
     call = library_arguments.Arguments(tracer, (args, kwargs), "numpy")
     example = _example_of_index if function in (assigned, operator.getitem) else _example
-    examples = [example(v.shape, np.dtype(_dtype_name(v))) for v in call.given]
-    given = call.filled(examples)
+    examples = [_known(tracer, v, example(v.shape, np.dtype(_dtype_name(v)))) for v in call.given]
     try:
-        with np.errstate(all="ignore"):
-            found = function(*given[0], **given[1])
+        found = _called(function, call, examples)
     except Exception as error:
         line = user_line()
         raise type(error)(f"kfusion.{name.removeprefix('numpy.')}: {error}" + (f"\n  {line}" if line else "")) from None
     arrays = [np.asarray(a) for a in leaves(found) if isinstance(a, (np.ndarray, np.generic))]
     if not arrays:
         raise refusals.refused_result(name, found)
+    if _depends_on_elements(function, call, examples, arrays):
+        raise refusals.refused_shape(name)
     shown = [numpy_stored.spec_of_stored(a) for a in arrays]
     types = [
         (dtype_of(a, name), a.shape) if s is None else (s.dtype, s.shape) for a, s in zip(arrays, shown, strict=True)
@@ -120,6 +124,45 @@ def numpy_node(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     ]
     slots = iter(numbers)
     return walk(found, lambda _, leaf: next(slots) if isinstance(leaf, (np.ndarray, np.generic)) else leaf)
+
+
+def _called(function: Callable[..., Any], call: library_arguments.Arguments, arrays: Sequence[np.ndarray]) -> Any:
+    args, kwargs = call.filled(arrays)
+    with np.errstate(all="ignore"):
+        return function(*args, **kwargs)
+
+
+def _known(tracer: Tracer, value: Any, example: np.ndarray) -> np.ndarray:
+    """An array of integers that the function names, as it is: results may be of as many elements as it says."""
+    known = None if is_complex(value) or value._memory.version else tracer.input_of(tracer.node(value))
+    is_array = known is not None and known.captured and isinstance(known.array, np.ndarray)
+    return known.array if known is not None and is_array and example.dtype.kind in "ib" else example
+
+
+def _depends_on_elements(
+    function: Callable[..., Any], call: library_arguments.Arguments, examples: Sequence[Any], arrays: Sequence[Any]
+) -> bool:
+    """Whether other integers in traced values give other extents: how often elements are repeated, say."""
+    if isinstance(getattr(function, "__self__", function), np.ufunc) or function in (assigned, operator.getitem):
+        return False
+    for step in (1, 3):
+        others = [step * np.arange(e.size).reshape(e.shape).astype(e.dtype) if _is_one(e) else e for e in examples]
+        if all(o is e for o, e in zip(others, examples, strict=True)):
+            return False
+        with contextlib.suppress(Exception):
+            found = leaves(_called(function, call, others))
+            if [np.shape(a) for a in found if isinstance(a, (np.ndarray, np.generic))] != [a.shape for a in arrays]:
+                return True
+    return False
+
+
+def _is_one(example: np.ndarray) -> bool:
+    return (
+        example.dtype.kind in "ib" and example.ndim < 2 and example.size < _MOST_NUMBERS and bool((example == 1).all())
+    )
+
+
+_MOST_NUMBERS = 1024  # of an argument that says how many elements a result has
 
 
 def _beside(made: Traced, found: np.ndarray, examples: Sequence[np.ndarray], values: Sequence[Any]) -> Traced:
@@ -164,6 +207,9 @@ def assigned(x: Any, key: Any, value: Any) -> Any:
     x = x.copy()
     x[key] = value
     return x
+
+
+_OPERATIONS = (assigned, _on_copies, operator.getitem, operator.pow)
 
 
 def _example(shape: Sequence[int], dtype: Any) -> np.ndarray:

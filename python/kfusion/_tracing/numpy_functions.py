@@ -268,9 +268,10 @@ def _made(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
     except TraceError:
         raise
     except (ValueError, IndexError, TypeError) as error:  # shapes and dtypes that kernels do not take
-        with contextlib.suppress(Exception):
+        try:
             return numpy_calls.numpy_call(function, name, args, kwargs)
-        raise error from None
+        except Exception as other:
+            raise other if isinstance(other, TraceError) and not isinstance(other, NoForm) else error from None
 
 
 def _without_out(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:

@@ -127,7 +127,8 @@ def _operated(op: str, operands: Any) -> Any:
     try:
         return _in_graph(op, *operands)
     except NoForm:
-        return numpy_calls.numpy_call(getattr(np, op), f"numpy.{op}", operands, {})
+        function = operator.pow if op == "power" else getattr(np, op)  # which has dtypes of its own for bools
+        return numpy_calls.numpy_call(function, f"numpy.{op}", operands, {})
 
 
 def _in_graph(op: str, *operands: Any) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._graph.number import read
 from .._graph.sizes import is_int
-from .._graph.source import NoForm, TraceAttributeError, message, trace_error
+from .._graph.source import NoForm, TraceAttributeError, message, no_form, trace_error
 from .._graph.structure import foreign_library
 from .._graph.values import Traced, tracer_of
 from .._ops.views import astype, matrix_transpose, transpose
@@ -210,13 +210,14 @@ def _operator(name: str, symbol: str, op: str) -> None:
 def power(x: Any, y: Any, shortcuts: Mapping[float, str]) -> Any:
     """x ** y. NumPy and torch compute some powers of floats as other functions, which differ at -inf and -0."""
     y = read(y)  # the exponent decides which function it is
+    if isinstance(x, Value) and x._library == "numpy" and x._dtype == "bool":
+        raise no_form("numpy.power of bools is not traced", "write x.astype('int64') first")  # of which some are int8
     exponent = y.item() if isinstance(y, (np.floating, np.integer)) else y
     if not (is_int(exponent) or type(exponent) is float) or exponent not in shortcuts or not isinstance(x, Value):
         return tracer_of(x, y).map("power", x, y)  # type: ignore[union-attr]
     if x._library == "numpy" and isinstance(y, np.floating) and x._dtype != "bfloat16":
         x = astype(x, np.result_type(x._dtype, y).name)
-    is_int8 = x._library == "numpy" and x._dtype == "bool" and y == 2  # which square says
-    return x._tracer.map(shortcuts[exponent], x) if x._dtype in FLOATS or is_int8 else x._tracer.map("power", x, y)
+    return x._tracer.map(shortcuts[exponent], x) if x._dtype in FLOATS else x._tracer.map("power", x, y)
 
 
 def _rank(x: Any) -> int:
