@@ -22,7 +22,7 @@ from .._spec import is_array
 from . import modules
 from .objects import Functional, Key
 from .source import in_library, is_installed
-from .structure import ATOMS, leaves
+from .structure import ATOMS, HEAP_TYPE, leaves
 
 _PLAIN = (FunctionType, MethodType, ModuleType, type)
 _Path = tuple[str, ...]  # of a global and attributes of it: ("layers", "norm")
@@ -249,7 +249,8 @@ def _has_attributes(value: Any) -> bool:
 
 
 def _is_of_library(kind: type) -> bool:
-    return kind.__module__ == "builtins" or in_library({"__name__": kind.__module__})
+    is_built_in = not kind.__flags__ & HEAP_TYPE  # code without a module says that its classes are of "builtins"
+    return is_built_in or in_library({"__name__": kind.__module__})
 
 
 def attributes(value: Any) -> dict[str, Any]:
@@ -295,7 +296,7 @@ def _classes(value: Any) -> list[type]:
 def _is_own_class(kind: type) -> bool:
     """Whether a class is the user's: neither a library's nor installed."""
     module = sys.modules.get(kind.__module__)
-    return not _is_of_library(kind) and (module is None or _is_own(module))
+    return not _is_of_library(kind) and (module is None or kind.__module__ == "builtins" or _is_own(module))
 
 
 def _getter(value: Any) -> Any:
@@ -446,10 +447,11 @@ def contents_of(cell: CellType, default: Any = None) -> Any:
         return default
 
 
-def named_globals(code: CodeType) -> set[str]:
-    """The globals that code reads or sets."""
-    names = _names(code)
-    return {path[0] for path in names.globals} | names.written
+def named_globals(function: FunctionType) -> set[str]:
+    """The globals that a function reads or sets: all, where it asks for them."""
+    names = _names(function.__code__)
+    named = {path[0] for path in names.globals} | names.written
+    return set(function.__globals__) if "globals" in named else named & function.__globals__.keys()
 
 
 @functools.lru_cache(maxsize=1024)

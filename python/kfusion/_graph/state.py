@@ -238,7 +238,7 @@ def _scopes(owner: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
         return
     code = owner.__code__
     yield "attribute", vars(owner)
-    yield "global", {n: owner.__globals__[n] for n in guards.named_globals(code) if n in owner.__globals__}
+    yield "global", {name: owner.__globals__[name] for name in guards.named_globals(owner)}
     cells = zip(code.co_freevars, owner.__closure__ or (), strict=True)
     yield "cell", {name: value for name, cell in cells if (value := guards.contents_of(cell, ABSENT)) is not ABSENT}
     yield "default", dict(enumerate(owner.__defaults__ or ()))

@@ -19,7 +19,7 @@ _BASES: tuple[Any, ...] = (OrderedDict, defaultdict, dict, list, SimpleNamespace
 # Whose arrays are no memory that kernels can read: labelled, lazy, or in several processes. A call with them is split
 # into calls with plain arrays, by Python.
 FOREIGN = ("dask", "pandas", "polars", "xarray")
-_HEAP_TYPE = 1 << 9  # of a class that a program made: Py_TPFLAGS_HEAPTYPE
+HEAP_TYPE = 1 << 9  # of a class that a program made: Py_TPFLAGS_HEAPTYPE
 _MANAGED_DICT = 1 << 4  # whose instances have a __dict__ out of sight: Py_TPFLAGS_MANAGED_DICT, from Python 3.12 on
 
 
@@ -95,7 +95,7 @@ _plain_types: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
 def _looks_plain(kind: Any) -> bool:
-    is_python = all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__) or kind is SimpleNamespace
+    is_python = all(base is object or base.__flags__ & HEAP_TYPE for base in kind.__mro__) or kind is SimpleNamespace
     stores = kind.__dictoffset__ != 0 or kind.__flags__ & _MANAGED_DICT
     is_called = any("__call__" in vars(base) for base in kind.__mro__)
     is_other = issubclass(kind, (type, enum.Enum)) or kind.__module__.partition(".")[0] == "kfusion"

@@ -52,7 +52,7 @@ def require_same(got: Any, want: Any, what: str, error: float = 0.0) -> None:
     """That two results are of the same classes, and equal, arrays within an error. Those of NumPy's without axes are
     scalars."""
     if isinstance(want, np.ndarray) and not want.shape:
-        want = want[()]
+        want, got = want[()], got[()] if isinstance(got, np.ndarray) and not got.shape else got
     assert type(got) is type(want), f"{what} is of {type(got).__name__}, not {type(want).__name__}"
     if isinstance(want, (tuple, list)):
         assert len(got) == len(want), f"{what}: {len(got)} items, not {len(want)}"
@@ -64,8 +64,11 @@ def require_same(got: Any, want: Any, what: str, error: float = 0.0) -> None:
             assert getattr(got, "requires_grad", None) == getattr(want, "requires_grad", None), f"{what}: requires_grad"
         g, w = (np.asarray(x.detach() if isinstance(x, torch.Tensor) else x, np.float64) for x in (got, want))
         assert np.allclose(g, w, 0, error, equal_nan=True), f"{what}: {g} is not {w}"
-    elif dataclasses.is_dataclass(want):
-        require_same(list(vars(got).values()), list(vars(want).values()), what, error)
+    elif isinstance(want, dict):
+        assert list(got) == list(want), f"{what} has {list(got)}, not {list(want)}"
+        require_same(list(got.values()), list(want.values()), what, error)
+    elif hasattr(want, "__dict__"):
+        require_same(dict(vars(got)), dict(vars(want)), what, error)
     else:
         assert got == want, f"{what}: {got!r} is not {want!r}"
 
@@ -87,6 +90,11 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(item)
     else:
         yield value
+
+
+def states(scope: dict[str, Any]) -> dict[str, Any]:
+    """What a program sets in the object, the class and the global that it names."""
+    return {**vars(scope["STATE"]), "shared": scope["State"].shared, "LAST": scope["LAST"]}
 
 
 def spoil(value: Any, named: Any) -> None:
@@ -132,34 +140,40 @@ class CallRunner(Runner):
             case.require(f"gradients, call {number}", gradients, results)
 
     def _check_in(self, language: Language, make: Callable[[np.ndarray], Any], program: Program) -> None:
-        scope: dict[str, Any] = {"Box": forms.Box, "SimpleNamespace": SimpleNamespace}
-        function = program.function(language, scope)
-        fused = kf.fuse(function)
+        scopes = [{"Box": forms.Box, "SimpleNamespace": SimpleNamespace} for _ in range(2)]
+        function, other = (program.function(language, scope) for scope in scopes)
+        fused = kf.fuse(other)
         for number, (grow, gradients) in enumerate(zip(GROWTH, GRADIENTS, strict=True)):
             sized = resized(program, grow)
             if (values := values_of(sized)) is not None:
                 what = f"{language.imports[0].split()[1]}, call {number}"
                 with torch.set_grad_enabled(gradients and language is TORCH):
-                    self._check_call(function, fused, sized, values, make, what, scope["TABLE"])
+                    self._check_call(function, fused, sized, values, make, what, scopes)
 
     def _check_call(
-        self, function: Any, fused: Any, program: Program, values: Sequence[Value], make: Any, what: str, named: Any
+        self, function: Any, fused: Any, program: Program, values: Sequence[Value], make: Any, what: str, scopes: Any
     ) -> None:
         assert program.form is not None
         arrays = [make(x) for x in program.inputs]
+        held, other = program.form.held(arrays), program.form.held([make(x) for x in program.inputs])
         try:
-            want = program.form.items(function(program.form.held([make(x) for x in program.inputs])))
+            want = program.form.items(function(other))
         except (ValueError, RuntimeError, IndexError, TypeError):  # constants of the text that do not fit
             return
         before = [x.tobytes() for x in program.inputs]
-        held = program.form.held(arrays)
         got = program.form.items(fused(held))
-        require_as_before(held, arrays, before, program.form)
+        if program.form.sets:
+            error = max(2 * v.error + 1e-13 * v.top for v in values)
+            now, then = ([states(scope), x] for scope, x in zip(scopes[::-1], (held, other), strict=True))
+            with torch.no_grad():  # what was set in a call without gradients says what its views do
+                require_same(now, then, f"{what}, what is set", error)
+        else:
+            require_as_before(held, arrays, before, program.form)
         assert len(got) == len(want), f"{what}: {len(got)} items, not {len(want)}"
         for i, (g, w) in enumerate(zip(got, want, strict=True)):
             error = 2 * values[i].error + 1e-13 * values[i].top if i < len(values) else 0.0
             require_same(g, w, f"{what}, result {i}", error)
-        spoil(got, named)
+        spoil(got, scopes[1]["TABLE"])
 
 
 def _array(x: np.ndarray) -> np.ndarray:

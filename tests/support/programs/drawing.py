@@ -14,7 +14,7 @@ import numpy as np
 from kinds import np_dtype
 
 from .attention import draw_attention
-from .forms import ARGUMENTS, EXTRAS, RESULTS, Form
+from .forms import ARGUMENTS, EXTRAS, RESULTS, SETS, SETS_IN, Form
 from .operations import COMPARISONS, FUNCTIONS
 from .program import Program, Step, value_of
 from .sized import SIZED
@@ -53,6 +53,7 @@ class Profile:
     bases: tuple[tuple[int, int], ...] = ()  # the extents that shapes are made of, other than those of all profiles
     forms: bool = False  # arguments and results are in containers, beside what is made of sizes
     of_torch: bool = False  # programs of attention.py, with their gradients
+    sets: bool = False  # something is set beside the results
 
 
 def many(**counts: int) -> tuple[str, ...]:
@@ -116,7 +117,10 @@ def in_float64(profile: Profile) -> Profile:
 GRAD_PROFILES = tuple(in_float64(p) for p in (*PROFILES, _TRAINING) if "round" not in p.kinds and not p.of_torch)
 _FEW = ((4, 8), (3, 5), (7, 11), (2, 3), (6, 1), (1, 6), (8, 8), (16, 64))
 _SIZED = Profile("sizes", many(sized=4, unary=2, binary=3, reduce=1, scale=1), ("float64",), ("float64",), (1, 6))
-CALL_PROFILES = tuple(replace(p, forms=True, bases=_FEW) for p in (_SIZED, *GRAD_PROFILES))
+_STATES = Profile(
+    "states", many(unary=3, binary=3, view=2, reduce=2, write=1), ("float64",), ("float64",), (1, 6), sets=True
+)
+CALL_PROFILES = tuple(replace(p, forms=True, bases=_FEW) for p in (_SIZED, _STATES, *GRAD_PROFILES))
 
 
 class Drawing:
@@ -203,7 +207,10 @@ class Drawing:
         """How the program is called."""
         arrays = [i for i, x in enumerate(self.program.inputs) if x.ndim]
         extras = [(self.c.one_of(list(EXTRAS)), self.c.one_of(arrays)) for _ in range(self.c.integer(0, 3))]
-        return Form(self.c.one_of(list(ARGUMENTS)), self.c.one_of(list(RESULTS)), tuple(extras))
+        argument, result = self.c.one_of(list(ARGUMENTS)), self.c.one_of(list(RESULTS))
+        own = [*SETS.values(), *SETS_IN[argument] * 3]
+        sets = {self.c.one_of(own): self.c.integer(0, 5) for _ in range(self.c.integer(1, 4) * self.profile.sets)}
+        return Form(argument, result, tuple(extras), tuple(sets.items()))
 
     def _unary(self) -> None:
         functions = ["negative", "absolute", "tanh", "sin", "square", "exp", "cos", "arctan", "relu", "sqrt"]

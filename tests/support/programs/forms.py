@@ -61,16 +61,54 @@ EXTRAS: dict[str, tuple[str, str]] = {
     "constant": ("np.arange(3.0)", "torch.arange(3.0)"),
     "named constant": ("TABLE", "TABLE"),
 }
+# What a function sets beside its results: in an object that it names, and in its argument.
+SETS = {
+    "attribute": "STATE.last = {0}",
+    "two attributes": "STATE.before, STATE.last = STATE.last, {0}",
+    "new attribute": "STATE.fresh = {0}",
+    "counter": "STATE.n += 1",
+    "two numbers": "STATE.rate, STATE.n = STATE.rate * 0.5 + STATE.n, STATE.n + 2",
+    "log": "STATE.log[:] = [*STATE.log, {0}][-2:]",
+    "entry": "STATE.named['k'] = {0}",
+    "nested entry": "STATE.named.setdefault('in', {{}})['k'] = [{0}, {0}.shape]",
+    "replaced dict": "STATE.named = {{**STATE.named, 'l': {0}}}",
+    "rows": "STATE.rows = STATE.rows + {0}.shape[0] if {0}.ndim else 0",
+    "box": "STATE.box = Box({0}, (STATE.n, None))",
+    "class": "State.shared = {0}",
+    "global": "globals()['LAST'] = {0}",
+}
+SETS_IN = {
+    "list": ("held.append({0})", "held[0] = {0}", "held.insert(0, {0}); held.pop()", "held.extend([{0}, None])"),
+    "tuple": ("STATE.last = {0}",),
+    "dict": ("held['new'] = {0}", "held.pop('a', None)", "held['a'] = held.pop('a', {0})", "held.update(a={0}, n=3)"),
+    "nested": ("held[0]['y'] = {0}", "held.append([{0}])", "held[0].pop('x', None); held[0]['z'] = {0}"),
+    "dataclass": ("held.first = {0}", "held.rest = ({0}, *held.rest)", "held.more = [{0}]"),
+    "object": ("held.items.append({0})", "held.n = {0}", "held.items = [held.items[0], {0}]"),
+}
+STATE = """class State:
+    shared = None
+
+    def __init__(self):
+        self.n, self.rate, self.rows, self.last, self.before = 0, 1.0, 0, None, None
+        self.log, self.named, self.box = [], {}, None
+
+
+STATE = State()
+LAST = None
+"""
 TABLE = "TABLE = {}.arange(600.0) / 8"
 
 
 @dataclass(frozen=True)
 class Form:
-    """An argument of all arrays, a result of the program's results, and extras of an input (by number) behind these."""
+    """An argument of all arrays, a result of the program's results, and extras of an input (by number) behind these;
+    what is set, each to a result (by number).
+    """
 
     argument: str
     result: str
     extras: tuple[tuple[str, int], ...]
+    sets: tuple[tuple[str, int], ...] = ()
 
     def source(self, names: Sequence[str], results: int, library: str) -> str:
         """The text of `called`, a function that calls `f`."""
@@ -78,8 +116,9 @@ class Form:
         made = [f"y[{i}]" for i in range(results)]
         made += [EXTRAS[kind][column].format(names[n]) for kind, n in self.extras]
         lines = [f"    {', '.join(names)}, = {ARGUMENTS[self.argument][1]}", f"    y = f({', '.join(names)})"]
+        lines += [f"    {text.format(f'y[{n % results}]')}" for text, n in self.sets]
         lines += [f"    return {RESULTS[self.result][0](made)}", ""]
-        return "\n".join([TABLE.format(library), "", "", "def called(held):", *lines])
+        return "\n".join([TABLE.format(library), *[STATE] * bool(self.sets), "", "", "def called(held):", *lines])
 
     def held(self, arrays: Sequence[Any]) -> Any:
         """The argument."""
@@ -96,6 +135,9 @@ class Form:
     def smaller(self) -> Iterator[Form]:
         """With fewer extras, or simpler."""
         yield from (replace(self, extras=tuple(e for e in self.extras if e is not left)) for left in self.extras)
+        yield from (replace(self, sets=tuple(s for s in self.sets if s is not left)) for left in self.sets)
+        if any("held" in text for text, _ in self.sets):
+            return
         if self.argument != "list":
             yield replace(self, argument="list")
         if self.result != "tuple":
