@@ -11,7 +11,12 @@ pytestmark = pytest.mark.native
 
 PEAK, LAUNCH_US = 150e9, 1.0
 CPU = kf.Device(
-    "cpu", bandwidth=20e9, is_cpu=True, launch_us=LAUNCH_US, peaks={"vector_float32": PEAK, "vector_float64": PEAK / 2}
+    "cpu",
+    bandwidth=20e9,
+    is_cpu=True,
+    on_chip_bytes=2**20,
+    launch_us=LAUNCH_US,
+    peaks={"vector_float32": PEAK, "vector_float64": PEAK / 2},
 )
 TANH, SQRT = 45, 25  # FLOPs that take as long (cpp/kfusion/plan/op_cost.cpp)
 ROWS, COLS = 4096, 1024
@@ -23,6 +28,10 @@ def tanhs(x, count):
     return x
 
 
+def centred(x):
+    return x - kf.mean(x, 0)
+
+
 MATRIX, ROW, COLUMN, NUMBER = (kf.spec(shape) for shape in ((ROWS, COLS), (COLS,), (ROWS, 1), (1,)))
 LOSING = {
     "power of a row": (lambda x, v: x * v**1.7, (MATRIX, ROW)),
@@ -31,6 +40,8 @@ LOSING = {
     "functions of a number": (lambda x, v: x + tanhs(v, 8), (MATRIX, NUMBER)),
     "of a row, reduced": (lambda x, v: (x * tanhs(v, 8)).sum(-1), (MATRIX, ROW)),
     "of a row, behind a product": (lambda x, w, v: x @ w + tanhs(v, 8), (MATRIX, kf.spec((COLS, 16)), kf.spec((16,)))),
+    "over columns": (lambda x: kf.softmax(tanhs(x, 8), axis=0), (MATRIX,)),
+    "over columns, centred": (lambda x: centred(tanhs(x, 8)), (MATRIX,)),
     "of a row and a column": (lambda u, v: tanhs(u, 4) * tanhs(v, 4), (ROW, COLUMN)),
 }
 losing = pytest.mark.parametrize(("function", "specs"), LOSING.values(), ids=list(LOSING))
@@ -70,6 +81,11 @@ def test_prices_count_maps_over_the_domain_of_their_kernel():
 def test_loops_compute_values_of_rows_once_a_row():
     us = compute_us(lambda x: x * kf.sqrt(kf.sum(x * x, -1, keepdims=True)), MATRIX)
     assert us == pytest.approx((ROWS * COLS * 3 + ROWS * SQRT) / PEAK * 1e6)
+
+
+def test_cpu_loops_over_columns_compute_elements_in_each_sweep():
+    us = compute_us(lambda x: centred(x + 1), MATRIX)
+    assert us == pytest.approx(ROWS * COLS * (2 + 1 + 1) / PEAK * 1e6)
 
 
 def test_flops_are_those_of_the_function():

@@ -5,6 +5,7 @@
 #include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/partition.hpp"
 #include "kfusion/plan/reasons.hpp"
+#include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
 namespace {
@@ -32,10 +33,31 @@ bool Partition::runs_alike(const Part& part, const Part& merged) const {
   return product(part.domain) == product(merged.domain) && (part.reduced != 0) == (merged.reduced != 0);
 }
 
-double Partition::compute_us(const Part& part) const {
-  double us = 0;
-  for (const NodeId n : part.nodes) us += us_of(flops_of(g_, n, times_[at(n)], device_), device_);
-  return us;
+/// Of nodes (ascending) in a kernel like `as`, by the axes along which each varies there. `sweeps`: whether it counts
+/// that loops over columns compute elements in each sweep.
+Partition::Computed Partition::computed(const Part& as, const std::vector<NodeId>& nodes,
+                                        const std::vector<Axes>& spans, bool sweeps) const {
+  sweeps &= pattern_of(as, nodes) == Pattern::kColumns;
+  const std::vector<int> swept =
+      sweeps ? sweeps_over_columns(folded_, nodes, {as.stores.begin(), as.stores.end()}) : std::vector<int>{};
+  Computed r;
+  double most_us = 0;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const std::int64_t once = times_[at(nodes[i])];
+    std::int64_t times = times_in(as, spans[i]);
+    if (sweeps && (spans[i] & as.reduced) != 0) times *= swept[i];
+    const double us = us_of(flops_of(g_, nodes[i], times, device_), device_);
+    r.us += us;
+    if (times > once && us > most_us) most_us = us, r.most = nodes[i], r.times = times / once;
+  }
+  return r;
+}
+
+double Partition::compute_us(int p, bool sweeps) const {
+  const std::vector<NodeId> nodes = nodes_of({p});
+  std::vector<Axes> spans;
+  for (const NodeId n : nodes) spans.push_back(span(n));
+  return computed(part(p), nodes, spans, sweeps).us;
 }
 
 /// Results of other kernels may still be in the cache.
@@ -50,31 +72,30 @@ double Partition::memory_us(const Part& part) const {
   return seconds * 1e6;
 }
 
-Partition::Again Partition::again_in(int p, const MovedAxes& moved, const Part& merged) const {
-  Again r;
-  double most_us = 0;
-  if (runs_alike(part(p), merged)) return r;
-  for (const NodeId n : part(p).nodes) {
-    const std::int64_t once = times_[at(n)], times = times_in(merged, moved_axes(moved, span(n)));
-    const double us = us_of(flops_of(g_, n, times, device_), device_) - us_of(flops_of(g_, n, once, device_), device_);
-    r.us += us;
-    if (us > most_us) most_us = us, r.most = n, r.times = times / once;
-  }
-  return r;
+/// Whether loops over columns would go over what several calls make more than once.
+bool Partition::sweeps_again(int a, int b, const Part& merged) const {
+  const bool one_call = g_[part(a).nodes[0]].stage == g_[part(b).nodes[0]].stage;
+  return device_.is_cpu && merged.second_sweep && !one_call && (merged.kept() & (merged.kept() + 1)) != 0;
 }
 
 /// Memory and arithmetic overlap: what is computed again costs nothing where memory takes longer anyway.
 std::optional<std::string> Partition::computes_again(int a, int b, const Verdict& v) const {
-  const Again of_a = again_in(a, v.match.moved_a, v.merged), of_b = again_in(b, v.match.moved_b, v.merged);
+  const bool alike = runs_alike(part(a), v.merged) && runs_alike(part(b), v.merged);
+  const bool sweeps = sweeps_again(a, b, v.merged);
+  if (!options_.allow.empty() || (alike && !sweeps)) return std::nullopt;
+  const std::vector<NodeId> nodes = nodes_of({a, b});
+  std::vector<Axes> spans;
+  for (const NodeId n : nodes)
+    spans.push_back(moved_axes(part_of(n) == a ? v.match.moved_a : v.match.moved_b, span(n)));
+  const Computed both = computed(v.merged, nodes, spans, sweeps);
+  const double a_us = compute_us(a, sweeps), b_us = compute_us(b, sweeps);
   const bool is_product = v.merged.kind == WorkKind::kContraction;
-  const double again_us = (of_a.us + of_b.us) * (is_product && !device_.is_cpu ? kOfEpilogue : 1);
-  if (again_us <= device_.launch_us || !options_.allow.empty()) return std::nullopt;
-  const double a_us = compute_us(part(a)), b_us = compute_us(part(b));
+  const double again_us = (both.us - a_us - b_us) * (is_product && !device_.is_cpu ? kOfEpilogue : 1);
+  if (again_us <= device_.launch_us) return std::nullopt;
   const double two_us = device_.launch_us + std::max(a_us, memory_us(part(a))) + std::max(b_us, memory_us(part(b)));
   const double one_us = std::max(a_us + b_us + again_us, memory_us(v.merged));
   if (two_us >= (is_product ? kClearly : 1) * one_us) return std::nullopt;
-  const Again& worse = of_a.us > of_b.us ? of_a : of_b;
-  return "it would compute " + label(g_, worse.most) + " " + std::to_string(worse.times) +
+  return "it would compute " + label(g_, both.most) + " " + std::to_string(both.times) +
          " times, which is predicted to take longer than to store it";
 }
 

@@ -157,17 +157,19 @@ class Partition {
   bool is_anything_possible(const std::vector<int>& parts) const;
   std::optional<Reason> fits_device(const Part& merged) const;
   /// Whether the kernel computes what is of `part` as often as that of `part` alone.
-  bool runs_alike(const Part& part, const Part& merged) const;  // again.cpp, to compute_us
+  bool runs_alike(const Part& part, const Part& merged) const;  // again.cpp, to computes_again
   void move_axes(int p, const MovedAxes& moved, const Part& merged);
-  struct Again {  ///< what a part computes more than once in a kernel with another one
+  struct Computed {
     double us = 0;
-    NodeId most = 0;  ///< what takes most of it
+    NodeId most = 0;  ///< of what is computed more often than now, what takes most
     std::int64_t times = 1;
   };
-  Again again_in(int p, const MovedAxes& moved, const Part& merged) const;
-  std::optional<std::string> computes_again(int a, int b, const Verdict& v) const;
+  Computed computed(const Part& as, const std::vector<NodeId>& nodes, const std::vector<Axes>& spans,
+                    bool sweeps) const;
+  double compute_us(int p, bool sweeps) const;
   double memory_us(const Part& part) const;
-  double compute_us(const Part& part) const;
+  bool sweeps_again(int a, int b, const Part& merged) const;
+  std::optional<std::string> computes_again(int a, int b, const Verdict& v) const;
   std::vector<Edge> crossing_edges(int a, int b) const;
   Part merged_part(int a, int b, const Match& m) const;
   bool sweeps(int p, NodeId source) const;  ///< reads each element of source, in order, once per element of its domain

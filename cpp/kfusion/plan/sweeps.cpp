@@ -1,6 +1,8 @@
 #include "kfusion/plan/sweeps.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <map>
 #include <set>
 
@@ -100,6 +102,28 @@ int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<No
     last = std::max(last, ready.at(n) + (per_row ? 0 : 1));
   }
   return last;
+}
+
+std::vector<int> sweeps_over_columns(const FoldedGraph& folded, const std::vector<NodeId>& nodes,
+                                     std::span<const NodeId> stores) {
+  std::map<NodeId, int> ready;             // the first sweep that can use it
+  std::map<NodeId, std::uint64_t> needed;  // a bit for each sweep
+  const auto reduces = [&](NodeId n) { return folded.work[at(n)].kind == WorkKind::kReduce; };
+  const auto before = [&](NodeId n) {
+    int arguments = 0;
+    for (const Access& a : folded.work[at(n)].reads)
+      if (const auto made = ready.find(a.base); made != ready.end()) arguments = std::max(arguments, made->second);
+    return arguments;
+  };
+  const auto bit = [](int sweep) { return std::uint64_t{1} << std::min(sweep, 63); };
+  for (const NodeId n : nodes) ready[n] = ready_after(before(n), reduces(n), -1);
+  for (const NodeId n : stores) needed[n] |= bit(ready.at(n));
+  for (auto n = nodes.rbegin(); n != nodes.rend(); ++n)
+    for (const Access& a : folded.work[at(*n)].reads)
+      if (ready.contains(a.base)) needed[a.base] |= reduces(*n) ? bit(before(*n)) : needed[*n];
+  std::vector<int> sweeps;
+  for (const NodeId n : nodes) sweeps.push_back(std::max(std::popcount(needed[n]), 1));
+  return sweeps;
 }
 
 bool takes_at_reduced(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes) {

@@ -25,6 +25,11 @@ NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<
 int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes,
                  std::span<const NodeId> stores, const Extents& domain);
 
+/// By entry of `nodes` (ascending): in how many sweeps its elements are needed, every reduction in a sweep of its own.
+/// A CPU's loops over columns compute it in each of them: what they keep is sums, no elements.
+std::vector<int> sweeps_over_columns(const FoldedGraph& folded, const std::vector<NodeId>& nodes,
+                                     std::span<const NodeId> stores);
+
 /// Whether a gather among `nodes` (ascending) has indices that a reduction among them gives.
 bool takes_at_reduced(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes);
 

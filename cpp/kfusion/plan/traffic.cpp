@@ -8,6 +8,7 @@
 #include "kfusion/checked.hpp"
 #include "kfusion/plan/joins.hpp"
 #include "kfusion/plan/price.hpp"
+#include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
 namespace {
@@ -93,7 +94,7 @@ bool contains(const std::vector<NodeId>& nodes, NodeId n) {
 
 /// By entry of group.nodes: how many elements of it the kernel computes. Of what is broadcast in it, as many as of what
 /// reads that, but for a row's values, which loops compute once for each row.
-std::vector<std::int64_t> times_of(const Plan& p, const Group& group) {
+std::vector<std::int64_t> times_of(const Plan& p, const Group& group, const Device& device) {
   const Graph& g = p.graph;
   Axes reduced = 0;
   for (const int axis : group.reduced) reduced |= axis_bit(at(axis));
@@ -115,6 +116,11 @@ std::vector<std::int64_t> times_of(const Plan& p, const Group& group) {
       const std::int64_t needed = is_pointwise(work.kind) ? times[i] : product(a.shape);
       if (!is_of_row(k) && !contains(group.deferred, a.base)) times[k] = std::max(times[k], needed);
     }
+  }
+  if (device.is_cpu && group.pattern == Pattern::kColumns) {
+    const std::vector<int> sweeps = sweeps_over_columns(p.folded, group.nodes, group.stores);
+    for (std::size_t i = 0; i < times.size(); ++i)
+      if (!is_of_row(i)) times[i] = checked_multiply(times[i], sweeps[i], "operations");
   }
   return times;
 }
@@ -146,7 +152,7 @@ Traffic traffic_of(const Plan& plan, const Group& group, const std::vector<Read>
     add(t.issued, stored);
     if (g[n].size() > 0) t.launches = 1;  // empty arrays launch nothing
   }
-  const std::vector<std::int64_t> times = times_of(plan, group);
+  const std::vector<std::int64_t> times = times_of(plan, group, device);
   for (std::size_t i = 0; i < group.nodes.size(); ++i) add(t.flops, flops_of(g, group.nodes[i], times[i], device));
   return t;
 }
