@@ -9,6 +9,7 @@ from .._graph.values import stage
 from .._ops import formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc, ndtr
+from .._ops.gradients import with_derivatives
 from .._spec import FLOATS
 from .torch_functions import FUNCTIONS, named
 from .torch_maps import require_divisor
@@ -20,7 +21,8 @@ from .torch_stages import Tensor, computed
 @computed("lerp", same=True, method=True)
 def _lerp(input: Tensor, end: Tensor, weight: Tensor | float) -> Any:
     d = end - input
-    return p.where(p.absolute(weight) < 0.5, input + d * weight, end - d * (1.0 - weight))
+    y = p.where(p.absolute(weight) < 0.5, input + d * weight, end - d * (1.0 - weight))
+    return with_derivatives(y, (input, 1.0 - weight), (end, weight), (weight, d))
 
 
 @computed("addcmul", takes="numbers", method=True)
