@@ -106,6 +106,7 @@ class TakenApart:
         self._numbers: dict[int, int] = {}
         self._places = places
         self.is_traced = False  # a traced value is in an object: the call is part of another function's trace
+        self.has_objects = False  # beside lists and dicts
         stays = not takes_self and next(iter(signature.parameters), "") == "self"
         self.args = [self._part(place.value()) for place in places]
         self.args += [a if stays and i == 0 else self._part(a) for i, a in enumerate(args)]
@@ -142,6 +143,7 @@ class TakenApart:
             self.is_traced = self.is_traced or hasattr(kind, "__kfusion_traced__")
             is_other = isinstance(value, (tuple, list, dict)) and not isinstance(value, Parts)
             return walk(value, lambda _, v: self._part(v), is_leaf=is_taken_apart) if is_other else value
+        self.has_objects = self.has_objects or kind not in _CONTAINERS
         number = self._numbers.setdefault(id(value), len(self._wholes))
         if number < len(self._wholes):
             return _whole(number)

@@ -21,7 +21,7 @@ from .._graph.objects import Functional, Parts, PutTogether, TakenApart, content
 from .._graph.reach import reached
 from .._graph.sizes import RecordedGraph
 from .._graph.source import NothingReturned, TraceError, message, raised_line, trace_error
-from .._graph.state import SetsState, Snapshot
+from .._graph.state import SetsState, Snapshot, cannot_set
 from .._graph.structure import containers, fill, holds_arrays, walk
 from .._graph.tracer import Tracer, current
 from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Watch, Written
@@ -85,15 +85,21 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
     name = name_of(function)
     signature = signature_of(function)
     apart = TakenApart(signature, args, kwargs)
-    if holds([apart.args, apart.kwargs], lambda v: isinstance(v, Parts)):
-        function = Functional(function, name, signature)
+    own = Functional(function, name, signature)
+    is_own = apart.has_objects or holds([args, kwargs], lambda v: isinstance(v, Parts))
 
-    def traced(attempt: Attempt) -> Trace:
+    def traced(attempt: Attempt, is_own: bool) -> Trace:
         snapshot.restore()
-        return trace_with(Tracer(name, attempt=attempt), function, apart.args, apart.kwargs)
+        tracer = Tracer(name, attempt=attempt)
+        return trace_with(tracer, *(own, apart.args, apart.kwargs) if is_own else (function, args, kwargs))
 
     with Snapshot([function, *guarded(args, kwargs)], always=True) as snapshot:
-        return repeated(name, traced)
+        try:
+            return repeated(name, lambda attempt: traced(attempt, is_own))
+        except SetsState:
+            if is_own:
+                raise cannot_set(name) from None
+        return repeated(name, lambda attempt: traced(attempt, True))
 
 
 def repeated(name: str, trace: Callable[[Attempt], _Traced]) -> _Traced:
