@@ -11,7 +11,7 @@ namespace kfusion {
 namespace {
 
 /// Of what a product takes with operations around it: its time is not known better.
-constexpr double kClearly = 0.9;
+constexpr double kProductWorthTwo = 0.9;
 /// Of what an epilogue computes on a GPU: the rest runs beside another tile's product.
 constexpr double kOfEpilogue = 0.5;
 
@@ -94,7 +94,7 @@ std::optional<std::string> Partition::computes_again(int a, int b, const Verdict
   if (again_us <= device_.launch_us) return std::nullopt;
   const double two_us = device_.launch_us + std::max(a_us, memory_us(part(a))) + std::max(b_us, memory_us(part(b)));
   const double one_us = std::max(a_us + b_us + again_us, memory_us(v.merged));
-  if (two_us >= (is_product ? kClearly : 1) * one_us) return std::nullopt;
+  if (two_us >= (is_product ? kProductWorthTwo : 1) * one_us) return std::nullopt;
   return "it would compute " + label(g_, both.most) + " " + std::to_string(both.times) +
          " times, which is predicted to take longer than to store it";
 }
