@@ -41,8 +41,9 @@ def fused(path: Any, fuse: Callable[[Callable[..., Any]], Any]) -> FusedModel:
 
 def called(target: Any, arguments: Any, keywords: Any, fuse: Callable[[Any], Any]) -> tuple[Any, Any, Any]:
     """The function and the arguments of a call of what may be a model, its path or made of it by `kfusion.fuse`."""
-    model: Any = fuse(target) if is_model(target) else target
-    if not isinstance(model, getattr(sys.modules.get(f"{__name__}.function"), "FusedModel", ())):
+    model = fuse(target) if is_model(target) else target
+    module = sys.modules.get(f"{__name__}.function")
+    if module is None or not isinstance(model, module.FusedModel):
         return target, arguments, keywords
     fused, given = model.at(*arguments, **keywords)
     return fused, (), given
