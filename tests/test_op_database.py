@@ -3,9 +3,13 @@ refused by a TraceError. Needs torch's test utilities, and what those import (ex
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 import kfusion as kf
+from kfusion._tracing import library_checks
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest")
@@ -55,6 +59,72 @@ def differences(op, dtype, rng, most):
                 continue
             except Exception as error:
                 yield f"{op.formatted_name} of {dtype}: {type(error).__name__}: {error}"
+
+
+# ---- what is traced beside what torch gives: dtypes, extents, memory, writes, draws ----
+
+_MADE = tuple(f"{_LEFT_OUT['of no arrays']} jiterator sparse".split())
+TRACED = [op for op in operators if not op.name.startswith(_MADE)]
+_DTYPES = tuple(getattr(torch, name) for name in ("float64", "float32", "float16", "int64", "bool"))
+
+
+def known_differences():
+    """The names of functions in the table of docs/checking.md."""
+    page = (Path(__file__).parents[1] / "docs" / "checking.md").read_text()
+    _, table = page.split("| torch's function | difference | why |")
+    rows = [line for line in table.partition("\n\n")[0].splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall("`(.*?)`", row.split("|")[1])}
+
+
+def varied(sample, rng):
+    """The arguments, then those with the first tensor behind the input of another dtype, and without axes."""
+    yield sample.args
+    place = next((i for i, a in enumerate(sample.args) if isinstance(a, torch.Tensor)), None)
+    if place is not None:
+        other = sample.args[place].to(_DTYPES[rng.integers(len(_DTYPES))])
+        for changed in (other, *(v.clone() for v in other.flatten()[:1])):
+            yield (*sample.args[:place], changed, *sample.args[place + 1 :])
+
+
+def traced_differences(op, dtype, rng, most):
+    """What the checking mode finds in traces of the operator, of arguments that torch takes."""
+    if not op.supports_dtype(getattr(torch, dtype), "cpu"):
+        return []
+    samples, found = list(op.sample_inputs("cpu", getattr(torch, dtype))), []
+    for sample in samples[:: -(-len(samples) // most)]:
+        for args in varied(sample, rng):
+            try:
+                op.op(sample.input, *args, **sample.kwargs)
+                with library_checks.using(found.append):
+                    kf.trace(lambda *args, **kwargs: op.op(*args, **kwargs), sample.input, *args, **sample.kwargs)
+            except Exception:  # which other tests look at
+                continue
+    return found
+
+
+def names_of(found):
+    return {text.partition(":")[0].removeprefix("torch.") for text in found}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("one_thread")
+def test_some_traces(seed, rng):
+    torch.manual_seed(0)
+    dtype = ("float32", "int64", "bool", "float16")[seed % 4]
+    found = [text for op in TRACED[seed % 16 :: 16] for text in traced_differences(op, dtype, rng, 2)]
+    assert [text for text in found if not names_of([text]) <= known_differences()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("one_thread")
+def test_all_traces(rng, is_sampled):
+    """All differences are listed on the page."""
+    torch.manual_seed(0)
+    some = TRACED[rng.integers(8) :: 8] if is_sampled else TRACED
+    dtypes = ("float32", "int64", "bool", "float16")
+    found = [text for op in some for dtype in dtypes for text in traced_differences(op, dtype, rng, 12)]
+    assert [text for text in found if not names_of([text]) <= known_differences()] == []
 
 
 @pytest.fixture
