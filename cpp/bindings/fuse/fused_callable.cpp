@@ -57,13 +57,22 @@ void FusedCallable::forget_what_was_planned_otherwise() {
 }
 
 FusedCallable::Ready::Ready(FusedCallable& f, const Request& r, std::shared_ptr<const Entry> found, const Arrays& outs)
-    : entry(found ? std::move(found) : f.prepare(r, outs, true)), room(r.s.memory()) {
+    : room(r.s.memory()) {
+  take(r, found ? std::move(found) : f.prepare(r, outs, true));
+  if (!inputs->unchanged()) return;
   parameters = entry->scalars.evaluate(r.s, room);
   if (parameters || entry->scalars.is_empty()) return;
+  by_values = true;
   r.s.add_all_values();
-  entry = f.table_.find(r.s);
-  if (!entry) entry = f.prepare(r, outs, false);
-  parameters = entry->scalars.evaluate(r.s, room);  // what is left computes of no number: seeds
+  found = f.table_.find(r.s);
+  take(r, found ? std::move(found) : f.prepare(r, outs, false));
+  if (inputs->unchanged()) parameters = entry->scalars.evaluate(r.s, room);  // what is left is of no number: seeds
+}
+
+void FusedCallable::Ready::take(const Request& r, std::shared_ptr<const Entry> taken) {
+  entry = std::move(taken);
+  require_constants(r.call, *entry);
+  inputs.emplace(r.call, *entry, r.s);
 }
 
 py::object FusedCallable::run(py::handle self, Call& call, const Given& given) {
@@ -182,7 +191,7 @@ py::object FusedCallable::finish_into(const Request& r, const Ready& ready, cons
   if (can_write(*entry.compiled, inputs, outs))
     compute(r.call, entry, inputs, ready.parameters, {outs, targets}, r.s.memory());
   else
-    compute_and_copy(r);
+    compute_and_copy(r, ready);
   Objects objects(r.s.memory());
   for (const Array& out : outs) {
     out.framework->written(out.object);
@@ -191,18 +200,18 @@ py::object FusedCallable::finish_into(const Request& r, const Ready& ready, cons
   return returned(entry, std::move(objects), targets);
 }
 
-void FusedCallable::compute_and_copy(const Request& r) {
+void FusedCallable::compute_and_copy(const Request& r, const Ready& ready) {
   r.s.leave_outs();
   auto found = table_.find(r.s);
   if (found && !Inputs(r.call, *found, r.s).unchanged()) found = nullptr;
-  const Ready plain(*this, r, std::move(found), r.s.no_arrays());
-  const Inputs inputs(r.call, *plain.entry, r.s);
+  const auto plain = found ? std::move(found) : prepare(r, r.s.no_arrays(), !ready.by_values);
+  const Inputs inputs(r.call, *plain, r.s);
   if (!inputs.unchanged()) throw changing(r.call);
-  const Entry& entry = *plain.entry;
+  const Entry& entry = *plain;
   const Arrays targets = arrays_of(r.call, entry.targets, inputs, r.s.memory());
   const auto& outs = r.s.outs();
   check_outs(r.call, entry, inputs, {outs, targets});  // traced at another time, and what it reads may differ
-  const auto results = compute(r.call, entry, inputs, plain.parameters, {r.s.no_arrays(), targets}, r.s.memory());
+  const auto results = compute(r.call, entry, inputs, ready.parameters, {r.s.no_arrays(), targets}, r.s.memory());
   for (std::size_t i = 0; i < outs.size(); ++i) copy_into(r.call, entry.compiled->device, results[i].view, outs[i]);
 }
 

@@ -1,6 +1,7 @@
 // A function that keeps an executable for each signature of its arguments.
 #pragma once
 #include <atomic>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -59,14 +60,20 @@ class FusedCallable {
     const Given& given;
   };
 
-  /// What a call runs, and the parameters of its kernels.
+  /// What a call runs, the arrays that it reads, and the parameters of its kernels.
   struct Ready {
     /// `found`: the entry of the signature, if there is one. Where it cannot compute the parameters, there is another
-    /// for the very values of this call's numbers.
+    /// for the very values of this call's numbers. Random numbers are drawn last, where `inputs` are unchanged: what
+    /// fails before that, or is looked for again, draws none.
     Ready(FusedCallable& f, const Request& r, std::shared_ptr<const Entry> found, const Arrays& outs);
     std::shared_ptr<const Entry> entry;
+    std::optional<Inputs> inputs;
     std::pmr::vector<double> room;
-    const double* parameters;
+    const double* parameters = nullptr;
+    bool by_values = false;  ///< the entry is for the very values of numbers
+
+   private:
+    void take(const Request& r, std::shared_ptr<const Entry> taken);
   };
 
   /// Entries of plans that were made before other times were known.
@@ -96,9 +103,7 @@ class FusedCallable {
       auto entry = table_.find(s);
       if (!entry && attempt == 0 && update_guards(self, s)) continue;
       const Ready ready(*this, request, std::move(entry), outs);
-      require_constants(call, *ready.entry);
-      const Inputs inputs(call, *ready.entry, s);
-      if (inputs.unchanged()) return with(request, ready, inputs);
+      if (ready.inputs->unchanged()) return with(request, ready, *ready.inputs);
       if (attempt == kMostAttempts) throw changing(call);
       table_.clear();
     }
@@ -117,7 +122,7 @@ class FusedCallable {
   static py::object returned(const Entry& entry, Objects objects, const Arrays& targets);
   py::object finish_into(const Request& r, const Ready& ready, const Inputs& inputs);
   /// For arrays that kernels cannot write to: through fresh ones, by an entry of its own.
-  void compute_and_copy(const Request& r);
+  void compute_and_copy(const Request& r, const Ready& ready);
 
   // ---- many sets of arguments: each.cpp ----
 
