@@ -344,7 +344,7 @@ class FusedFunction(_core.FusedCallable):
                 who, tracer, self._guards(), _fill(traced), traced.written, functools.partial(_fill, traced)
             )
 
-        return repeated(name, prepare)
+        return repeated(name, prepare, (self.__wrapped__, args, kwargs))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else FusedMethod(self, instance)

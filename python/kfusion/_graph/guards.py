@@ -31,6 +31,7 @@ _ABSENT = object()
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _MOST_ITEMS, _DEEPEST = 1024, 8  # of containers that are taken apart, as guards.cpp has them
 _OF_PARTIALS = ("args", "func", "keywords")
+_OF_PYTHON = ("_io", "io", "logging")  # whose objects decide nothing: a file's change when it is written to
 _ASKED = ("is_grad_enabled", "is_inference_mode_enabled")
 
 
@@ -84,6 +85,13 @@ def owners(roots: Iterable[Any]) -> list[Any]:
     search = _Search()
     search.follow(roots)
     return search.owners()
+
+
+def reachable(*roots: Any) -> list[Any]:
+    """What functions among these can reach, and what they are and hold."""
+    search = _Search()
+    search.follow(roots)
+    return search.met()
 
 
 def is_guarded_type(kind: type) -> bool:
@@ -148,6 +156,10 @@ class _Search:
             *(held.value for held in self._objects.values()),
         ]
 
+    def met(self) -> list[Any]:
+        """All that was found."""
+        return list(self._met.values())
+
     def _meet(self, value: Any) -> None:
         if type(value) in ATOMS or id(value) in self._met or is_array(value):
             return
@@ -157,6 +169,9 @@ class _Search:
             self._layers[id(value)] = value
             self._todo += modules.values(value)
             self._add(type(value))
+            owner, names = modules.hooks_of_all()
+            self._modules[owner] = set(names)
+            self._todo += (vars(owner)[name] for name in names)
         elif isinstance(value, functools.partial):
             self._add(value, _OF_PARTIALS)
             self._todo += [value.func, value.args, value.keywords]
@@ -250,7 +265,8 @@ def _has_attributes(value: Any) -> bool:
 
 def _is_of_library(kind: type) -> bool:
     is_built_in = not kind.__flags__ & HEAP_TYPE  # code without a module says that its classes are of "builtins"
-    return is_built_in or in_library({"__name__": kind.__module__})
+    is_pythons = kind.__module__.partition(".")[0] in _OF_PYTHON
+    return is_built_in or is_pythons or in_library({"__name__": kind.__module__})
 
 
 def attributes(value: Any) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from typing import Any
 _TENSORS = ("_parameters", "_buffers")
 # Attributes of torch's that do not decide what a forward pass computes.
 WITHOUT_EFFECT = (
-    *("_non_persistent_buffers_set", "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook"),
+    "_non_persistent_buffers_set",
     *("_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"),
 )
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def is_module(value: Any) -> bool:
@@ -25,6 +26,11 @@ def is_module_class(kind: type) -> bool:
     """Whether objects of a class are torch modules."""
     module = getattr(sys.modules.get("torch.nn.modules.module"), "Module", None)
     return module is not None and issubclass(kind, module)
+
+
+def hooks_of_all() -> tuple[Any, frozenset[str]]:
+    """The Python module that has the hooks which torch calls for each module, and their names there."""
+    return sys.modules["torch.nn.modules.module"], frozenset(f"_global{name}" for name in _HOOKS)
 
 
 def unfused(value: Any) -> Any:

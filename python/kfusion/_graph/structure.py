@@ -9,7 +9,7 @@ import operator
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import BuiltinFunctionType, SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -94,8 +94,13 @@ _foreign_types: WeakKeyDictionary[Any, str | None] = WeakKeyDictionary()
 _plain_types: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
+def _is_python(kind: Any) -> bool:
+    """Whether a class is written in Python: those in C make their objects themselves."""
+    return bool(kind.__flags__ & HEAP_TYPE) and not isinstance(vars(kind).get("__new__"), BuiltinFunctionType)
+
+
 def _looks_plain(kind: Any) -> bool:
-    is_python = all(base is object or base.__flags__ & HEAP_TYPE for base in kind.__mro__) or kind is SimpleNamespace
+    is_python = all(base is object or _is_python(base) for base in kind.__mro__) or kind is SimpleNamespace
     stores = kind.__dictoffset__ != 0 or kind.__flags__ & _MANAGED_DICT
     is_called = any("__call__" in vars(base) for base in kind.__mro__)
     is_other = issubclass(kind, (type, enum.Enum)) or kind.__module__.partition(".")[0] == "kfusion"

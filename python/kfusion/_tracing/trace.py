@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._graph import modules
-from .._graph.guards import guarded, guards, named_modules, values
+from .._graph.guards import guarded, guards, named_modules, reachable, values
 from .._graph.heads import WholeProduct
 from .._graph.objects import Functional, Parts, PutTogether, TakenApart, contents, holds, same
 from .._graph.reach import reached
@@ -94,15 +94,16 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         return trace_with(tracer, *(own, apart.args, apart.kwargs) if is_own else (function, args, kwargs))
 
     with Snapshot([function, *guarded(args, kwargs)], always=True) as snapshot:
+        roots = function, args, kwargs
         try:
-            return repeated(name, lambda attempt: traced(attempt, is_own))
+            return repeated(name, lambda attempt: traced(attempt, is_own), roots)
         except SetsState:
             if is_own:
                 raise cannot_set(name) from None
-        return repeated(name, lambda attempt: traced(attempt, True))
+        return repeated(name, lambda attempt: traced(attempt, True), roots)
 
 
-def repeated(name: str, trace: Callable[[Attempt], _Traced]) -> _Traced:
+def repeated(name: str, trace: Callable[[Attempt], _Traced], roots: Sequence[Any]) -> _Traced:
     """What `trace` gives, traced as often as it takes to find out what the function of that name does: whether it draws
     random numbers, to which tensors of outside it writes after it has read them, which products are read beside their
     losses, and whether it can be traced only where torch compiles it.
@@ -128,7 +129,7 @@ def repeated(name: str, trace: Callable[[Attempt], _Traced]) -> _Traced:
                 if len(failed) > 1 or "torch.compiler" not in sys.modules:
                     raise failed[0] from None
 
-    return randomness.refused(name, traced)
+    return randomness.refused(name, traced, reachable(*roots))
 
 
 def _roots(function: Any, bound: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:
