@@ -514,16 +514,3 @@ class TestTorch:
         out = torch.empty(200)[::2]
         fused(x, out=out)
         assert set(out.tolist()) == {0.0, 2.0}
-
-    def test_gradients_of_calls_that_draw_by_themselves_are_refused(self) -> None:
-        torch, F = self.torch, self.F
-        x = torch.randn(3, 5, 4, requires_grad=True)
-        lstm = torch.nn.LSTM(4, 4, 2, dropout=0.5)
-        with pytest.raises(TypeError, match="lstm draws random numbers, and others when its gradient"):
-            kf.fuse(lambda x: lstm(x)[0])(x)
-        with pytest.raises(TypeError, match=r"fractional_max_pool2d.* draws random numbers"):
-            kf.fuse(lambda x: F.fractional_max_pool2d(x, 2, 2))(torch.randn(1, 2, 6, 6, requires_grad=True))
-        with torch.no_grad():
-            assert not torch.equal(kf.fuse(lambda x: lstm(x)[0])(x), kf.fuse(lambda x: lstm(x)[0])(x))
-        lstm.eval()
-        torch.testing.assert_close(kf.fuse(lambda x: lstm(x)[0])(x), lstm(x)[0])

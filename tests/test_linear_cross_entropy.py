@@ -459,7 +459,7 @@ def test_gradients_by_a_rule() -> None:
     x, known = g.input("x", (3,), "float64"), g.input("known", (3,), "float32")
     total = g.reduce("sum", g.map("exp", [x]), None)
     y = g.reshape(total, ())
-    g.set_gradients(y, [x], [known])
+    g.set_gradients([y], [x], [], [known])
     seed = g.input("seed", (), "float64")
     (dx,), calls = g.vjp([y], [seed], [x])
     assert calls == []
@@ -469,9 +469,9 @@ def test_gradients_by_a_rule() -> None:
     np.testing.assert_array_equal(found, [2, 4, 6])
     for arguments, gradients in [([x], [known, known]), ([seed], [known]), ([x, x], [known])]:
         with pytest.raises(ValueError, match="set_gradients: "):
-            g.set_gradients(y, arguments, gradients)
+            g.set_gradients([y], arguments, [], gradients)
     with pytest.raises(ValueError, match=r"set_gradients: the result must broadcast"):
-        g.set_gradients(x, [seed], [seed])
+        g.set_gradients([x], [seed], [], [seed])
 
 
 @pytest.mark.parametrize("of", ["elements", "rows"])
@@ -480,7 +480,7 @@ def test_gradients_of_arrays_by_a_rule(of: str) -> None:
     g = _core.Graph()
     x, known = g.input("x", (2, 3), "float64"), g.input("known", (2, 3), "float64")
     y = g.map("exp", [x]) if of == "elements" else g.reduce("sum", x, [1], keepdims=True)
-    g.set_gradients(y, [x], [known])
+    g.set_gradients([y], [x], [], [known])
     seed = g.input("seed", g.shape(y), "float64")
     (dx,), _ = g.vjp([y], [seed], [x])
     g.set_outputs([("dx", dx)])

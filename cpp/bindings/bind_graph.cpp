@@ -93,13 +93,14 @@ std::vector<NodeId> library_call(Builder& g, const NodeIds& arguments, const py:
   return g.library_call(std::move(call), arguments, types);
 }
 
-void set_gradients(Builder& g, NodeId result, NodeIds arguments, NodeIds gradients, const std::string& function,
-                   std::int64_t number, std::int64_t flops) {
+void set_gradients(Builder& g, NodeIds results, NodeIds arguments, NodeIds cotangents, NodeIds gradients,
+                   const std::string& function, std::int64_t number, std::int64_t flops) {
   LibraryCallAttributes call;
   call.function = function;
   call.number = number;
   call.flops = flops;
-  g.set_gradients({result, std::move(arguments), std::move(gradients), std::move(call)});
+  g.set_gradients(
+      {std::move(results), std::move(arguments), std::move(cotangents), std::move(gradients), std::move(call)});
 }
 
 NodeId end_of(const Builder& g) { return static_cast<NodeId>(g.graph().nodes.size()); }
@@ -371,13 +372,14 @@ Nobody reads the input after a run, which may use its memory for other values, a
 
 Whether set_gradients has said of a node what its gradients are.
 )");
-  c.def("set_gradients", &set_gradients, py::arg("result"), py::arg("arguments"), py::arg("gradients"),
-        py::arg("function") = "", py::arg("number") = 0, py::arg("flops") = 0,
-        R"(set_gradients(self, result, arguments, gradients, function='', number=0, flops=0)
+  c.def("set_gradients", &set_gradients, py::arg("results"), py::arg("arguments"), py::arg("cotangents"),
+        py::arg("gradients"), py::arg("function") = "", py::arg("number") = 0, py::arg("flops") = 0,
+        R"(set_gradients(self, results, arguments, cotangents, gradients, function='', number=0, flops=0)
 --
 
-Says what the gradients of a node are by each of arguments, whatever computes it: gradients, times that of the result,
-which broadcasts to each argument; or, without any, what the adjoint of the array library's function of that number gives.
+Says what the gradients of nodes are by each of arguments, whatever computes them: `gradients`, in which cotangents
+stand for those of results. Without cotangents: gradients, times that of the one result, which broadcasts to each
+argument. Without any: what the adjoint of the array library's function of that number gives.
 )");
 }
 

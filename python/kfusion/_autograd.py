@@ -142,7 +142,7 @@ class ForwardPass:
         args, kwargs = call
         asked = iter(wanted)
         given = picked(call, lambda leaf: _is_value(leaf) and next(asked), _enters)
-        with tracer.differentiated():
+        with tracer.differentiated(given):
             result = self.__wrapped__(*args, **kwargs)
             values_of(result)  # which computes what is computed when it is read, as in the backward pass
         found_guards = guards.guards(self.__wrapped__)
@@ -267,7 +267,7 @@ class BackwardPass:
         for number in donated:
             tracer.donate(kept[number])
         kept = kept | {k: tracer.view("transpose", kept[k], axes) for k, axes in turned.items()}
-        with tracer.differentiated(), Snapshot([self.__wrapped__, *guards.guarded(call)], always=True):
+        with tracer.differentiated(own), Snapshot([self.__wrapped__, *guards.guarded(call)], always=True):
             results = values_of(self.__wrapped__(*args, **kwargs))
         read = {n: y for n, y in enumerate(_traced(tracer, results)) if y is not None}
         tracer.require_no_product(list(read.values()))  # as the forward pass does
@@ -346,7 +346,7 @@ class _Node:
         count: int,
         captured: list[int],
         saved: _Saved,
-        state: tuple[float | None, list[tuple[Any, bool]]],
+        state: tuple[dict[int, Any], list[tuple[Any, bool]]],
         surroundings: _Surroundings,
     ) -> None:
         self.passes = passes
@@ -363,7 +363,7 @@ class _Node:
         self.computed = saved.computed
         self.named = saved.named
         self.versions = saved.versions
-        self.seed, self.modes = state
+        self.drawn, self.modes = state
         self.surroundings = surroundings
 
     def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
@@ -388,7 +388,7 @@ class _Node:
         modes = modules.in_modes(self.modes) if self.modes else _NOTHING
         passing = dict(zip(self.passing, gradients, strict=True))
         cotangents = [passing.get(n) for n in range(self.results)]
-        with self.surroundings.again(), modes, self.passes.seeds.again(self.seed):
+        with self.surroundings.again(), modes, self.passes.seeds.again(self.drawn):
             made = self.passes.backward(
                 call, cotangents, asked, captured, self.computed, kept, self.turned, self.named, donated
             )

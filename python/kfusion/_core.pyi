@@ -127,8 +127,9 @@ class Graph:
     def has_own_gradients(self) -> bool: ...
     def set_gradients(
         self,
-        result: SupportsIndex,
+        results: Sequence[SupportsIndex],
         arguments: Sequence[SupportsIndex],
+        cotangents: Sequence[SupportsIndex],
         gradients: Sequence[SupportsIndex],
         function: str = "",
         number: SupportsIndex = 0,

@@ -101,18 +101,18 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         made = fuse(_Forward(function, has_aux, seeds))(*primals)
         pullback = fuse(_Pullback(function, has_aux, seeds))
         results, *aux = made if has_aux else (made,)
-        seed = seeds.taken()
+        drawn = seeds.taken()
         owners = (guard.owner for guard in guards.guards(function))
         modes = modules.modes(owner for owner in owners if modules.is_module(owner))
 
         def pull_arrays(cotangents: Any) -> Any:
-            with modules.in_modes(modes), seeds.again(seed):
+            with modules.in_modes(modes), seeds.again(drawn):
                 return pullback(primals, cotangents)
 
         pull_arrays.__name__ = pull_arrays.__qualname__ = "pull"
         return results, pull_arrays, *aux
     given = [_Given(tracer, who, f"primal {i}", x) for i, x in enumerate(primals)]
-    with tracer.differentiated():
+    with tracer.differentiated([x for g in given for x in g.nodes]):
         result = function(*[g.value for g in given])
     results, *aux = _unpacked(who, has_aux, result)
 
@@ -166,7 +166,7 @@ class _Gradient(Differentiates):
         given = {n: _Given(tracer, self._who, f"argument {n}", arguments[n]) for n in self._positions(len(arguments))}
         for n, g in given.items():
             arguments[n] = g.value
-        with tracer.differentiated():
+        with tracer.differentiated([x for g in given.values() for x in g.nodes]):
             result = self.__wrapped__(*arguments, **bound.kwargs)
         value, *aux = _unpacked(self._who, self._has_aux, result)
         self._require_number(value)

@@ -232,7 +232,7 @@ class _Explained:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tracer = current.get()
         assert tracer is not None
-        with tracer.differentiated():
+        with tracer.differentiated([tracer.value_of_input(n) for n in _wanted(tracer)]):
             made = self.__wrapped__(*args, **kwargs)
         results = picked(made, lambda leaf: isinstance(leaf, Traced), may_hold_results)
         if not any(y._dtype in FLOATS for y in results):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +43,9 @@ def call(function: Callable[..., Any], *arrays: Any, result: Any) -> Any:
     name = f"{_WHO}({getattr(function, '__name__', type(function).__name__)})"
 
     def run(*given: Any) -> list[Any]:
-        found = function(*given)
+        draws = getattr(run, "draws", None)
+        with draws.first() if draws is not None else contextlib.nullcontext():
+            found = function(*given)
         listed = list(found) if several else [found]
         if len(listed) != len(specs):
             raise ValueError(f"{name} must return {len(specs)} results, got {len(listed)}")
@@ -58,6 +61,9 @@ def call(function: Callable[..., Any], *arrays: Any, result: Any) -> Any:
     else:
         library = next(a._library for a in arrays if isinstance(a, Traced))
         values = [tracer.lift(a, library, f"an array of {_WHO}") for a in arrays]
+        if library == "torch":
+            device = tracer.graph.node(tracer.node(values[0]))["device"]
+            run.draws = tracer.library_draws((), device)  # type: ignore[attr-defined]
         made = tracer.library_call(name, run, values, [(s.dtype, s.shape) for s in specs])
     return tuple(made) if several else made[0]
 

@@ -53,7 +53,8 @@ class Backward {
   void of_library_call(NodeId id);
   void of_attention(NodeId id);
   void of_form(const LibraryForm& form, NodeId g);
-  void by_rule(GraphBuilder::GradientRule rule, NodeId g);
+  void by_rule(GraphBuilder::GradientRule rule);
+  void by_cotangents(const GraphBuilder::GradientRule& rule, const NodeIds& given);
   std::optional<LibraryForm> form_of(NodeId result) const;
   void call_library(const Node& n, LibraryAdjoint adjoint, NodeIds arguments, std::string function, std::int64_t flops,
                     const AxisList& order = {});

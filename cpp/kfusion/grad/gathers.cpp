@@ -107,22 +107,58 @@ void Backward::of_form(const LibraryForm& form, NodeId g) {
   call_library(n, std::move(adjoint), std::move(arguments), form.call.function + "_backward", 0, form.order);
 }
 
-/// Of a node whose gradients are known beforehand, or are another function's.
-void Backward::by_rule(GraphBuilder::GradientRule rule, NodeId g) {
+/// Of nodes whose gradients are known beforehand, or are another function's.
+void Backward::by_rule(GraphBuilder::GradientRule rule) {
+  if (std::ranges::none_of(rule.results, [&](NodeId r) { return whole(r).has_value(); })) return;
+  enter_stage(rule.results[0]);
+  NodeIds given;
+  for (const NodeId r : rule.results) given.push_back(gradient(r));
   if (rule.gradients.empty()) {
-    Node n = node(rule.result);
+    Node n = node(rule.results[0]);
     n.arguments = rule.arguments;
-    rule.arguments.push_back(g);
-    return call_library(n, {"library_call", {rule.call.number}, {0}, {}}, std::move(rule.arguments),
-                        rule.call.function + "_backward", rule.call.flops);
+    LibraryAdjoint adjoint{"library_call", {rule.call.number}, {}, {}};
+    for (std::size_t i = 0; i < given.size(); ++i) adjoint.results.push_back(static_cast<int>(i));
+    for (const NodeId g : given) rule.arguments.push_back(g);
+    return call_library(n, std::move(adjoint), std::move(rule.arguments), rule.call.function + "_backward",
+                        rule.call.flops);
   }
+  if (!rule.cotangents.empty()) return by_cotangents(rule, given);
   for (std::size_t i = 0; i < rule.arguments.size(); ++i) {
     if (!wanted(rule.arguments[i])) continue;
-    const NodeId known = rule.gradients[i];
+    const NodeId known = rule.gradients[i], g = given[0];
     const bool is_one = number_of(b_.graph(), g) == 1.0;
     const NodeId factor = node(g).dtype == node(known).dtype ? g : b_.cast(g, node(known).dtype);
     give(rule.arguments[i], is_one ? known : b_.map(Op::multiply, {known, factor}));
   }
+}
+
+/// What makes the gradients of its cotangents makes them of those that are given, in stages of the same names.
+void Backward::by_cotangents(const GraphBuilder::GradientRule& rule, const NodeIds& given) {
+  const NodeId first = std::ranges::min(rule.cotangents), end = std::ranges::max(rule.gradients) + 1;
+  const auto place = [&](NodeId id) { return at(id - first); };
+  std::vector<bool> is_needed(end > first ? place(end) : 0);
+  for (std::size_t i = 0; i < rule.arguments.size(); ++i)
+    if (wanted(rule.arguments[i]) && rule.gradients[i] >= first) is_needed[place(rule.gradients[i])] = true;
+  for (NodeId id = end; id-- > first;)
+    if (is_needed[place(id)])
+      for (const NodeId a : node(id).arguments)
+        if (a >= first) is_needed[place(a)] = true;
+  std::map<NodeId, NodeId> again;
+  for (std::size_t i = 0; i < given.size(); ++i) again[rule.cotangents[i]] = given[i];
+  const auto made = [&](NodeId id) { return again.contains(id) ? again[id] : id; };
+  leave_stage();
+  for (NodeId id = first; id < end; ++id) {
+    if (!is_needed[place(id)] || again.contains(id)) continue;
+    NodeIds arguments;
+    for (const NodeId a : node(id).arguments) arguments.push_back(made(a));
+    if (arguments == node(id).arguments) continue;
+    const Stage stage = b_.graph().stages[at(node(id).stage)];
+    b_.begin_stage(stage.name, stage.source);
+    again[id] = b_.again(id, std::move(arguments));
+    b_.end_stage();
+  }
+  enter_stage(rule.results[0]);
+  for (std::size_t i = 0; i < rule.arguments.size(); ++i) give(rule.arguments[i], made(rule.gradients[i]));
 }
 
 /// Gradients for those of a node's arguments that want one. The function gives them with their axes in that order.

@@ -6,15 +6,11 @@
 #include "kfusion/grad/vjp.hpp"
 
 namespace kfusion::grad {
-namespace {
 
-/// The nodes to which it hands them.
 const NodeIds& sources(const GraphBuilder& graph, NodeId id) {
   const auto* rule = graph.gradients_of(id);
   return rule ? rule->arguments : graph.graph()[id].arguments;
 }
-
-}  // namespace
 
 bool passes(const GraphBuilder& graph, NodeId id) {
   const Node& n = graph.graph()[id];

@@ -8,6 +8,8 @@ namespace kfusion::grad {
 
 /// Whether a node hands gradients on. A result of a call is reached through the first one, whatever that is.
 bool passes(const GraphBuilder& graph, NodeId id);
+/// The nodes to which it hands them.
+const NodeIds& sources(const GraphBuilder& graph, NodeId id);
 
 /// Those of `candidates` that the gradients of `inputs` need, for some cotangents of `outputs`.
 std::vector<NodeId> needed_backward(const GraphBuilder& graph, const NodeIds& outputs, const NodeIds& inputs,

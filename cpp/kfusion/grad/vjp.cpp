@@ -67,21 +67,23 @@ Backward::Backward(GraphBuilder& graph, const NodeIds& outputs, const NodeIds& i
   for (const NodeId id : inputs) wanted_[at(id)] = true;
   for (NodeId id = 0; id < end; ++id) {
     const auto is_wanted = [&](NodeId a) { return wanted(a); };
-    if (passes(b_, id) && std::ranges::any_of(node(id).arguments, is_wanted)) wanted_[at(id)] = true;
+    if (passes(b_, id) && std::ranges::any_of(sources(b_, id), is_wanted)) wanted_[at(id)] = true;
   }
 }
 
 void Backward::run() {
   for (auto id = static_cast<NodeId>(wanted_.size()); id-- > 0;) {
     if (!wanted(id)) continue;
+    if (const auto* rule = b_.gradients_of(id)) {
+      if (id == rule->results[0] && !is_input(id)) by_rule(*rule);
+      continue;
+    }
     if (node(id).arguments.empty()) continue;
     if (const bool is_call = of_results_.contains(id); !is_call && !cotangents_.contains(id)) continue;
     if (std::ranges::none_of(node(id).arguments, [&](NodeId a) { return wanted(a); })) continue;
     enter_stage(id);
     const std::optional<NodeId> g = whole(id);
-    if (const auto* rule = b_.gradients_of(id)) {
-      if (g) by_rule(*rule, *g);
-    } else if (node(id).op == Op::library_call) {
+    if (node(id).op == Op::library_call) {
       if (g) of_results_[id][0] = *g;
       of_library_call(id);
     } else if (g) {

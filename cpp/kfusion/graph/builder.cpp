@@ -451,25 +451,36 @@ void GraphBuilder::stop_gradient(NodeId x) {
 }
 
 void GraphBuilder::set_gradients(GradientRule rule) {
-  const Extents of_result = argument(Op::reshape, rule.result).shape;
-  const std::size_t count = rule.arguments.size();
-  if (!rule.gradients.empty() && rule.gradients.size() != count)
-    throw ValueError("set_gradients: there must be a gradient for each argument");
-  for (const NodeIds* ids : {&rule.arguments, &rule.gradients})
+  const auto require_like = [&](const NodeIds& ids, const NodeIds& others, const char* what) {
+    if (ids.size() != others.size()) throw ValueError(std::string("set_gradients: there must be ") + what);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      if (graph_[ids[i]].shape != graph_[others[i]].shape)
+        throw ValueError(std::string("set_gradients: there must be ") + what + ", of its shape");
+  };
+  for (const NodeIds* ids : {&rule.results, &rule.arguments, &rule.cotangents, &rule.gradients})
     for (const NodeId id : *ids) argument(Op::reshape, id);
-  for (std::size_t i = 0; i < rule.gradients.size(); ++i) {
-    const Extents& shape = graph_[rule.arguments[i]].shape;
-    if (graph_[rule.gradients[i]].shape != shape)
-      throw ValueError("set_gradients: a gradient must have the shape of its argument");
-    if (kfusion::broadcast(of_result, shape) != shape)
-      throw ValueError("set_gradients: the result must broadcast to the shape of each argument");
-  }
+  if (rule.results.empty() || !std::ranges::is_sorted(rule.results))
+    throw ValueError("set_gradients: results must be in ascending order");
+  if (!rule.gradients.empty()) require_like(rule.gradients, rule.arguments, "a gradient for each argument");
+  if (!rule.cotangents.empty()) require_like(rule.cotangents, rule.results, "a cotangent for each result");
+  if (rule.cotangents.empty() && !rule.gradients.empty())
+    for (const NodeId id : rule.arguments)
+      if (const Extents& shape = graph_[id].shape; kfusion::broadcast(graph_[rule.results[0]].shape, shape) != shape)
+        throw ValueError("set_gradients: the result must broadcast to the shape of each argument");
+  rule_of_.resize(std::max(rule_of_.size(), at(rule.results.back()) + 1), -1);
+  for (const NodeId id : rule.results) rule_of_[at(id)] = static_cast<int>(rules_.size());
   rules_.push_back(std::move(rule));
 }
 
 const GraphBuilder::GradientRule* GraphBuilder::gradients_of(NodeId result) const {
-  const auto found = std::ranges::find(rules_, result, &GradientRule::result);
-  return found == rules_.end() ? nullptr : &*found;
+  const int rule = at(result) < rule_of_.size() ? rule_of_[at(result)] : -1;
+  return rule < 0 ? nullptr : &rules_[at(rule)];
+}
+
+NodeId GraphBuilder::again(NodeId x, NodeIds arguments) {
+  Node n = argument(Op::reshape, x);
+  n.arguments = std::move(arguments);
+  return add(std::move(n));
 }
 
 void GraphBuilder::begin_stage(std::string stage_name, std::string source) {

@@ -85,16 +85,19 @@ class GraphBuilder {
   void stop_gradient(NodeId x);
   bool is_stopped(NodeId x) const { return at(x) < stopped_.size() && stopped_[at(x)]; }
 
-  /// What the gradients of a node are, in the place of those of what computes it.
+  /// What the gradients of nodes are, in the place of those of what computes them.
   struct GradientRule {
-    NodeId result = 0;
-    NodeIds arguments;           ///< by which it has gradients
-    NodeIds gradients;           ///< what the cotangent, broadcast to each argument, is multiplied with
-    LibraryCallAttributes call;  ///< else the library's function that computes `result`, whose adjoint gives them
+    NodeIds results;     ///< floats, in ascending order
+    NodeIds arguments;   ///< by which they have gradients
+    NodeIds cotangents;  ///< nodes like the results, which stand for their gradients in what follows
+    NodeIds gradients;   ///< without cotangents: what that of the one result, broadcast to each, is multiplied with
+    LibraryCallAttributes call;  ///< where there are none, the library's function whose adjoint gives them
   };
   void set_gradients(GradientRule rule);
   /// None: those of what computes it.
   const GradientRule* gradients_of(NodeId result) const;
+  /// The node of other arguments, which are like its own.
+  NodeId again(NodeId x, NodeIds arguments);
 
   /// Until `end_gradients`, what is made of `seeds` is a gradient, as always what is made of a gradient.
   void begin_gradients(NodeIds seeds) { seeds_ = std::move(seeds); }
@@ -129,8 +132,9 @@ class GraphBuilder {
   Graph graph_;
   std::vector<bool> stopped_;  // by node, as far as one is
   std::vector<GradientRule> rules_;
-  NodeIds seeds_;       // what gradients are made of
-  StageId stage_ = -1;  // of the open stage, once it has a node
+  std::vector<int> rule_of_;  // by node, as far as one has any; -1: none
+  NodeIds seeds_;             // what gradients are made of
+  StageId stage_ = -1;        // of the open stage, once it has a node
   Stage open_;
   int depth_ = 0;
   std::string source_;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
@@ -130,16 +131,18 @@ class OfCall(NamedTuple):
         torch = sys.modules["torch"]
         count = len(arrays) - len(self.results)
         given, gradients = list(arrays[:count]), arrays[count:]
-        with torch.enable_grad():
+        draws = getattr(self.run, "draws", None)
+        has_gradients = torch.is_grad_enabled() and any(x.requires_grad for x in arrays)  # within another one of these
+        with torch.enable_grad(), draws.again() if draws is not None else contextlib.nullcontext():
             for i in self.arguments:
-                given[i] = given[i].detach().requires_grad_()
+                given[i] = given[i] if given[i].requires_grad else given[i].detach().requires_grad_()
             made = self.run(*given)
             pairs = [(made[r], g) for r, g in zip(self.results, gradients, strict=True) if made[r].requires_grad]
             wanted = [given[i] for i in self.arguments]
             found: Sequence[Any] = [None] * len(wanted)
             if pairs:
                 results, theirs = zip(*((y, _lying_as(y, g)) for y, g in pairs), strict=True)
-                found = torch.autograd.grad(results, wanted, theirs, allow_unused=True)
+                found = torch.autograd.grad(results, wanted, theirs, allow_unused=True, create_graph=has_gradients)
         made = [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, found, strict=True)]
         made = [_arrays.apart(g, arrays) for g in made]  # some give what they get, such as cumsum of one element
         return [g.permute(self.order) if self.order and g.ndim == len(self.order) else g for g in made]

@@ -63,6 +63,12 @@ class Nodes:
         """A value of no library, which is made of constants only, with the methods that x has."""
         return self._made(type(x), self.node(value), Memory(self.node(value)))
 
+    def become(self, x: Traced, value: Traced) -> None:
+        """x is another value from now on, of the same elements."""
+        object.__setattr__(x, "_node", self.node(value))
+        if x._path == ():
+            x._memory.node = self.node(value)
+
     def of_library(self, value: Traced, library: str) -> Traced:
         """Likewise, with the methods of that library's arrays."""
         return self._made(Traced._classes[library]._made_as(), self.node(value), Memory(self.node(value)))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .._devices import running
+from .._spec import FLOATS
 from . import library_adjoints
 from . import number as numbers
 from .inputs import Inputs
+from .memory import Memory
 from .number import Instruction, Number, is_number, parameter_of
-from .seeds import Draw, drawn
+from .seeds import SEED, Draw, LibraryDraws, drawn, seed
 from .sizes import RecordedGraph
 from .source import trace_error
 from .values import Attempt, Traced, Written, place_of
@@ -37,13 +40,16 @@ class Tracer(Inputs):
         recorded: RecordedGraph | None = None,
     ) -> None:
         super().__init__(name, eager=eager, runs=runs, attempt=attempt, recorded=recorded)
-        self.draw: Draw = drawn  # a seed, when the function is called
+        self.draw: Draw = drawn  # random numbers, when the function is called
         self.writes = 0
+        self.last_draw: list[Traced] = []  # that the last call of the library which draws random numbers has run
         self.counts: dict[float, Traced] = {}  # of batches, by the numbers that stand for their reciprocals
         self.is_trying = False  # functions on tensors without data, which stand for values
         self._seed: Number | None = None
         self._streams = 0
         self._depth = 0  # of what is differentiated within what is
+        self.grad_fns: dict[int, Any] = {}  # by node: what stands for torch's node of its gradient
+        self._wanted: set[int] = set()  # nodes by which something is differentiated
 
     # ---- random numbers ----
 
@@ -64,7 +70,7 @@ class Tracer(Inputs):
             TraceError: the function has too many numbers.
         """
         if self._seed is None:
-            register = self.program.add(Instruction(self.draw, (), (), float))
+            register = self.program.add(Instruction(functools.partial(self.draw, SEED, seed), (), (), float))
             if register < 0 or self.program.parameter(register) < 0:
                 raise trace_error("there are too many numbers to draw random ones beside", "pass arrays in their place")
             self._seed = numbers.number(0.0, self, register)
@@ -80,14 +86,24 @@ class Tracer(Inputs):
         self._streams += 1
         return self._streams - 1
 
+    def library_draws(self, generators: Sequence[Any], device: str) -> LibraryDraws | None:
+        """Of the next call of the library's, which draws; None where nothing may compute it again."""
+        number = self.next_stream()
+        if self._depth == 0 and self.draw is drawn:
+            return None
+        return LibraryDraws(self.draw, number, generators, device)
+
     # ---- gradients ----
 
     @contextlib.contextmanager
-    def differentiated(self) -> Iterator[None]:
-        """What is built inside is differentiated: it is constant where the function turns torch's grad mode off."""
+    def differentiated(self, values: Sequence[Traced]) -> Iterator[None]:
+        """What is built inside is differentiated by values, and by tensors of outside that require grad. It is constant
+        where the function turns torch's grad mode off.
+        """
         before, torch = self._differentiates, sys.modules.get("torch")
         self._differentiates = torch is not None
         self._depth += 1
+        self._wanted |= set(map(self.node, values))
         try:
             with contextlib.nullcontext() if torch is None else torch.enable_grad():
                 yield
@@ -125,6 +141,20 @@ class Tracer(Inputs):
         torch = sys.modules.get("torch")
         return self._depth > 0 and (torch is None or bool(torch.is_grad_enabled()))
 
+    def requires_grad(self, x: Traced) -> bool:
+        """Whether gradients pass through x, as torch's attribute says."""
+        if not self.differentiates or x._dtype not in FLOATS:
+            return False
+        known = zip(self._input_nodes, self.inputs, strict=True)
+        captured = {node for node, i in known if i.captured and getattr(i.array, "requires_grad", False) is True}
+        return bool(self._build("reaching", [self.node(x)], sorted(self._wanted | captured)))
+
+    def require_grad(self, x: Traced) -> None:
+        """Says of floats that `requires_grad` holds of them and of what is made of them."""
+        if x._dtype not in FLOATS:
+            raise RuntimeError(f"kfusion.{self.name}: only floats can require gradients, got {x._dtype}")
+        self._wanted.add(self.node(x))
+
     def constant(self, x: Traced) -> Traced:
         """The same, which gradients take for a constant."""
         made = self.itself(x)
@@ -137,15 +167,38 @@ class Tracer(Inputs):
         it.
         """
         made = self.itself(result)
-        self._build("set_gradients", made, list(values), list(gradients))
+        self._build("set_gradients", [made], list(values), [], list(gradients))
         return made
 
-    def with_adjoint(self, result: Traced, values: Sequence[Traced], name: str, run: Any, flops: int = 0) -> Traced:
-        """The same, whose gradients by values are those of a function of the array library: `run.adjoint(numbers)` is
-        called with those of values by number, and gives a function of values and the gradient of result.
+    def with_backward(
+        self, results: Sequence[Traced], backward: Callable[[Sequence[Traced]], Sequence[tuple[Traced, Traced]]]
+    ) -> list[Traced]:
+        """The same floats, whose gradients are what `backward` gives, whatever computes them: pairs of a value and its
+        gradient. It is called at once, with values that stand for the gradients of results.
         """
-        made = self.itself(result)
-        self._build("set_gradients", made, list(values), [], name, len(self.library_calls), flops)
+        made = [self.itself(y) for y in results]
+        cotangents = [self._stand_in(y) for y in made]
+        pairs = backward(cotangents)
+        if pairs and made:
+            self._build("set_gradients", made, [x for x, _ in pairs], cotangents, [g for _, g in pairs])
+            return made
+        return [self.constant(y) for y in made]
+
+    def _stand_in(self, y: Traced) -> Traced:
+        """A value like y, which nothing computes."""
+        types = [(y._dtype, y.shape)]
+        made = self._build("library_call", self._input_nodes[:1], types, "gradient", 0, 0)
+        self._build("stop_gradient", made[0])
+        return self._made(type(y), made[0], Memory(made[0]))
+
+    def with_adjoint(
+        self, results: Sequence[Traced], values: Sequence[Traced], name: str, run: Any, flops: int = 0
+    ) -> list[Traced]:
+        """The same, whose gradients by values are those of a function of the array library: `run.adjoint(numbers)` is
+        called with those of values by number, and gives a function of values and the gradients of results.
+        """
+        made = [self.itself(y) for y in results]
+        self._build("set_gradients", made, list(values), [], [], name, len(self.library_calls), flops)
         self.library_calls.append(run)
         return made
 

@@ -171,7 +171,7 @@ def _number(chunks: Chunks, head: _Head, reduction: str) -> Any:
     x, wide, values = head.x, head.wide, head.values
     tracer, labels = x._tracer, reshape(head.targets, (-1,))
     types = [(wide, labels.shape), (x._dtype, values[0].shape), *((wide, v.shape) for v in values[1:])]
-    weights = [tracer.with_adjoint(w, [w], f"kfusion.{_NAME}", WithoutGradient()) for w in head.weights]
+    weights = head.weights and tracer.with_adjoint(head.weights, head.weights, f"kfusion.{_NAME}", WithoutGradient())
     with stage(x, f"{_NAME}.{reduction}"):
         mean = None if reduction == "sum" else _mean_over(labels, weights, chunks.ignore_index, wide)
         share = None if mean is None or x._dtype != wide else 1.0 / mean.divisor
@@ -230,7 +230,8 @@ def _rows(chunks: Chunks, head: _Head, _: str) -> Any:
         is_strict=chunks.is_strict,
     )
     values = [*head.values, *head.weights, reshape(head.targets, (-1,))]
-    return head.x._tracer.with_adjoint(losses, values, f"kfusion.{_NAME}", Losses(chunks), 4 * _flops(*head.values[:2]))
+    flops = 4 * _flops(*head.values[:2])
+    return head.x._tracer.with_adjoint([losses], values, f"kfusion.{_NAME}", Losses(chunks), flops)[0]
 
 
 def _as_rows(x: Any) -> Any:

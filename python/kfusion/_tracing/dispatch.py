@@ -13,6 +13,9 @@ from . import aten, library_checks, numpy_fills, numpy_functions, numpy_ufuncs, 
 from .refusals import refused, refused_keyword
 from .traced import Value, has_labels
 
+# Methods of tensors that say how a tensor is, which values know themselves.
+_ANSWERED = ("size", "get_device", "element_size", "is_contiguous", "stride")
+
 
 class Dispatched(Value):
     """A traced value that libraries' functions take."""
@@ -38,6 +41,8 @@ class Dispatched(Value):
         if aten.is_operator(function):
             return aten.called(function, args, kwargs or {})
         is_method = getattr(function, "__qualname__", "").partition(".")[0] in ("Tensor", "TensorBase")
+        if is_method and function.__name__ in _ANSWERED and isinstance(args[0], Value):
+            return getattr(args[0], function.__name__)(*args[1:], **(kwargs or {}))
         if isinstance(function, sys.modules["torch"].ScriptMethod):
             raise refused("torch.forward of TorchScript")  # whose parameters no call names
         return torch_functions.torch_function("Tensor." * is_method + function.__name__, args, kwargs or {}, function)

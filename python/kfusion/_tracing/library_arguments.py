@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from .._graph.number import is_number, read
 from .._graph.sizes import has_sizes, is_size
-from .._graph.structure import Slot, fill, walk
+from .._graph.structure import Slot, fill, leaves, walk
 from .._graph.tracer import Tracer
 from .._graph.values import Traced
 from .._spec import is_array
@@ -59,6 +60,12 @@ class Arguments:
             self.values.append(value)
             self.given.append(given)
         return self._slots[id(given)]
+
+
+def generators(call: Arguments) -> list[Any]:
+    """torch's generators among a call's arguments."""
+    kind = sys.modules["torch"].Generator
+    return [leaf for leaf in leaves(call.structure) if isinstance(leaf, kind)]
 
 
 def require_no_sizes(tracer: Tracer, shapes: Any) -> None:

@@ -7,7 +7,6 @@ steps of a plan call is in `library_runs.py`; NumPy's functions are in `numpy_ca
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +21,13 @@ from .dtype_names import is_complex, name_of_dtype
 
 
 def torch_call(
-    function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_tried: bool = False
+    function: Callable[..., Any],
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    is_tried: bool = False,
+    on_data: bool = False,
 ) -> Any:
     """What `function(*args, **kwargs)` is on traced values: torch's own results, of the shapes that it gives.
 
@@ -34,6 +39,8 @@ def torch_call(
         args: traced values, tensors and what else the function takes, within tuples, lists and dicts too.
         kwargs: likewise.
         is_tried: whether it is called on zeros at once, since some functions check dtypes only where there is data.
+        on_data: whether it is called on ones, where the arguments are, to find out what it gives: it may be more than
+            torch's own functions.
 
     Raises:
         TraceError: its results, or their shapes, depend on what is in its arguments.
@@ -41,15 +48,15 @@ def torch_call(
     tracer = tracer_of(*(getattr(leaf, "pairs", leaf) if is_complex(leaf) else leaf for leaf in leaves((args, kwargs))))
     if tracer is None:
         raise refusals.refused(name)
-    if tracer.differentiates and _draws(name.removeprefix("torch."), args):
-        raise refusals.refused_gradient(name)
     with tracer.trying():
-        return _called(tracer, function, name, args, kwargs, is_tried)
+        return _called(tracer, function, name, args, kwargs, is_tried, on_data)
 
 
-def _called(tracer: Tracer, function: Callable[..., Any], name: str, args: Any, kwargs: Any, is_tried: bool) -> Any:
+def _called(
+    tracer: Tracer, function: Callable[..., Any], name: str, args: Any, kwargs: Any, is_tried: bool, on_data: bool
+) -> Any:
     call = library_arguments.Arguments(tracer, (args, kwargs), "torch")
-    tried = library_trials.Tried(function, name, call)
+    tried = library_trials.Tried(function, name, call, on_data)
     shapes = [v.shape for v in call.values]
     found, shown, written = tried([of_call(shape, 0) for shape in shapes])
     results = library_trials.Results(name, found, shown)
@@ -63,17 +70,21 @@ def _called(tracer: Tracer, function: Callable[..., Any], name: str, args: Any, 
     _require_writable(name, [call.given[i] for i in written])
     types: Any = [
         *library_trials.types_of_results(name, results, shown, written),
-        *[library_trials.DONE] * len(written),
+        *[library_trials.DONE] * (len(written) + tried.draws),
     ]
     if has_sizes(shapes):
         types = tracer.recorded.compute_of(tried.types_of(tracer.recorded.types), shapes)  # type: ignore[union-attr]
     copied = tuple(k for k, t in enumerate(results.tensors) if any(library_trials.shares_memory(t, s) for s in shown))
-    run = library_runs.Run(function, call, results.new(), tuple(written), copied)
+    draws = tracer.library_draws(library_arguments.generators(call), tried.device) if tried.draws else None
+    run = library_runs.Run(function, call, results.new(), tuple(written), copied, draws, is_random=tried.draws)
     if is_tried:
         library_arguments.require_no_sizes(tracer, shapes)
         run(*(library_trials.without_data(v, library_trials.device_of([v])).zero_() for v in call.values))
     before = [tracer.node(call.values[i]) for i in written if _is_whole(call, i)]
-    made = tracer.library_call(name, run, _read(tracer, tried, call.values, shapes, written), types)
+    before_it = tracer.last_draw if tried.draws else []
+    read = _read(tracer, tried, call.values, shapes, written)
+    made = tracer.library_call(name, run, [*read, *before_it], types)
+    tracer.last_draw = made[-1:] if tried.draws else tracer.last_draw
     after = made[len(results.tensors) : len(results.tensors) + len(written)]
     for i, value in zip(written, after, strict=True):
         call.values[i]._write(name.removeprefix("torch."), value)  # type: ignore[attr-defined]
@@ -96,16 +107,6 @@ def _read(tracer: Tracer, tried: library_trials.Tried, values: Any, shapes: Any,
         return list(values)
     constants = tried.without_gradients([of_call(shape, 0) for shape in shapes])
     return [tracer.constant(v) if i in constants else v for i, v in enumerate(values)]
-
-
-_OF_SAMPLES = ("fractional_max_pool", "svd_lowrank", "pca_lowrank")
-_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-
-
-def _draws(name: str, args: Sequence[Any]) -> bool:
-    """Whether a call draws random numbers, and others where its gradient computes it again."""
-    drops = (type(p) is float and p > 0 and train is True for p, train in itertools.pairwise(args))
-    return name.startswith(_OF_SAMPLES) or (name in _RECURRENT and any(drops))
 
 
 def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs: Any, build: Callable[[], Any]) -> Any:

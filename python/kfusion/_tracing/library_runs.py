@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._graph.seeds import LibraryDraws
 from .._graph.structure import Constant, Slot, fill, leaves
 from .._spec import is_array
 from . import autocast, library_arguments, library_trials, torch_complex
@@ -14,7 +16,8 @@ from .dtype_names import name_of_dtype
 
 class Run:
     """The call as the kernels' steps make it: arrays in, a list of all results out; of each tensor that is written to,
-    the new one, and a number that says so. `in_place`: the new one is the old one.
+    the new one, and a number that says so. `in_place`: the new one is the old one. A call that `is_random` gives a last
+    number, which the next such call takes behind its arguments: so they run in the order of the function.
     """
 
     def __init__(
@@ -24,6 +27,9 @@ class Run:
         new: Sequence[int] | None = None,
         written: tuple[int, ...] = (),
         copied: tuple[int, ...] = (),
+        draws: LibraryDraws | None = None,
+        *,
+        is_random: bool = False,
     ) -> None:
         self._device = library_trials.device_of(call.values)
         self._function = function
@@ -32,6 +38,8 @@ class Run:
         self._new = new
         self._written = written
         self._copied = copied
+        self.draws = draws
+        self._is_random = is_random
         self.in_place = False
         if hasattr(function, "gives_own"):
             self.gives_own = True  # tensors that nobody else has: they are results without a copy
@@ -43,7 +51,7 @@ class Run:
         self._names = [(k, v.index) for k, v in self._kwargs.items() if isinstance(v, Slot)]
         self._parts = [(i, v) for i, v in enumerate(self._args) if not _is_whole_or_fixed(v)]
         self._named_parts = [(k, v) for k, v in self._kwargs.items() if not _is_whole_or_fixed(v)]
-        self._is_plain = new is None and not (written or copied or self._views or self._autocast)
+        self._is_plain = new is None and not (written or copied or is_random or self._views or self._autocast)
 
     def __call__(self, *arrays: Any) -> list[Any]:
         if self._is_plain and not self._any_autocast():
@@ -58,7 +66,7 @@ class Run:
         for i in () if self.in_place else self._written:
             given[i] = given[i].clone()
         args, kwargs = self._filled(given)
-        with autocast.as_traced(self._device, self._autocast):
+        with autocast.as_traced(self._device, self._autocast), self.draws.first() if self.draws else _NOTHING:
             result = self._function(*args, **kwargs)
         tensors = _tensors(result)
         if self._new is not None:
@@ -66,7 +74,8 @@ class Run:
         for k in self._copied:
             tensors[k] = tensors[k].clone()
         tensors += [given[i] for i in self._written]
-        tensors += [given[i].new_zeros((), dtype=sys.modules["torch"].int64) for i in self._written]
+        tensors += [_done(given[i]) for i in self._written]
+        tensors += [_done(given[0])] if self._is_random else []
         return [torch_complex.stored(t) for t in tensors]
 
     def _filled(self, arrays: Sequence[Any]) -> Any:
@@ -79,6 +88,13 @@ class Run:
             return args, self._kwargs
         kwargs = self._kwargs | {k: arrays[i] for k, i in self._names}
         return args, kwargs | {k: fill(part, list(arrays)) for k, part in self._named_parts}
+
+
+def _done(tensor: Any) -> Any:
+    return tensor.new_zeros((), dtype=sys.modules["torch"].int64)
+
+
+_NOTHING = contextlib.nullcontext()
 
 
 def _tensors(result: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,35 +25,44 @@ _MOST_TYPES = 1024
 
 
 class Tried:
-    """A call on tensors without data: what it gives, the tensors, and the numbers of those that it writes to."""
+    """A call on tensors without data: what it gives, the tensors, and the numbers of those that it writes to. `draws`:
+    whether it has called an operator that draws random numbers. `on_data`: it is called on ones, where the values are.
+    """
 
-    def __init__(self, function: Callable[..., Any], name: str, call: library_arguments.Arguments) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, call: library_arguments.Arguments, on_data: bool = False
+    ) -> None:
         self._function = function
         self._name = name
         self._call = call
         self._dtypes = [v._dtype for v in call.values]
-        self._has_data = name.removeprefix("torch.") in ONLY_OF_DATA
-        self._device = device_of(call.values)
-        self._is_cast = autocast.active(self._device) is not None
-        self._structure = call.structure if self._is_cast else _moved(call.structure, call.values, "meta")
+        self._has_data = on_data or name.removeprefix("torch.") in ONLY_OF_DATA
+        self.device = device_of(call.values)
+        self.draws = False
+        is_cast = not on_data and autocast.active(self.device) is not None
+        self._place = self.device if on_data or is_cast else "cpu" if self._has_data else "meta"
+        self._context = _fake_tensors if is_cast else _as_it_was if on_data else contextlib.nullcontext
+        self._structure = call.structure if on_data or is_cast else _moved(call.structure, call.values, "meta")
 
     def __call__(
         self, shapes: Sequence[tuple[int, ...]], *, wants_gradients: bool = False
     ) -> tuple[Any, list[Any], list[int]]:
         torch = sys.modules["torch"]
-        with _fake_tensors() if self._is_cast else contextlib.nullcontext():
+        draws = _draws(torch)()
+        with self._context(), draws:
             made = [
-                torch.empty(shape, dtype=getattr(torch, dtype), device="cpu").fill_(1)
-                if self._has_data
-                else torch.empty(shape, dtype=getattr(torch, dtype), device=self._device if self._is_cast else "meta")
+                torch.empty(shape, dtype=getattr(torch, dtype), device=self._place)
                 for shape, dtype in zip(shapes, self._dtypes, strict=True)
             ]
+            for t in made if self._has_data else ():
+                t.fill_(1)
             for t in made if wants_gradients else ():
                 t.requires_grad_(t.is_floating_point())
             shown = self._call.viewed(made)
             versions = [t._version for t in shown]
             with torch.set_grad_enabled(wants_gradients):
                 found = _called_without_data(self._function, self._name, fill(self._structure, shown))
+        self.draws = draws.found
         return found, shown, [i for i, t in enumerate(shown) if t._version != versions[i]]
 
     def without_gradients(self, shapes: Sequence[tuple[int, ...]]) -> list[int]:
@@ -88,7 +98,7 @@ class Tried:
     def _types(self, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
         found, shown, written = self(shapes)
         made = types_of_results(self._name, Results(self._name, found, shown), shown, written)
-        return [*made, *[DONE] * len(written)]
+        return [*made, *[DONE] * (len(written) + self.draws)]
 
 
 def _reached(functions: list[Any]) -> set[int]:
@@ -153,6 +163,27 @@ def _fake_tensors() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode()
+
+
+@functools.cache
+def _draws(torch: Any) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        """A context that finds out whether operators draw random numbers."""
+
+        found = False
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.found = self.found or torch.Tag.nondeterministic_seeded in function.tags
+            return function(*args, **(kwargs or {}))
+
+    return Draws
+
+
+def _as_it_was() -> Any:
+    """A context from which torch's generators come out as they went in."""
+    return sys.modules["torch"].random.fork_rng()
 
 
 def device_of(values: Sequence[Traced]) -> str:

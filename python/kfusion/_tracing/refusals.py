@@ -77,12 +77,6 @@ def refused_random(function: str, generator: str) -> TraceError:
     return RandomDraw(message(f"{function} draws from {generator}, which is not traced: {reason}", hint, ""))
 
 
-def refused_gradient(function: str) -> TraceError:
-    """The error for differentiating a function of the library's that draws random numbers."""
-    what = f"{function} draws random numbers, and others when its gradient computes it again"
-    return trace_error(what, "call it outside, without dropout, or under torch.no_grad()")
-
-
 def refused_attribute(name: str) -> TraceAttributeError:
     """The error for asking a value for an attribute, one that `hasattr` understands."""
     reason, hint = _reason(name)

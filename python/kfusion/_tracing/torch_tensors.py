@@ -20,6 +20,7 @@ from .._graph.source import trace_error
 from .._graph.structure import leaves, walk
 from .._graph.tracer import Tracer
 from .._graph.values import ReadAsConstant, Traced, has_no_data
+from . import user_functions
 from .torch_sizes import SizedTensors
 from .traced import BINARY
 
@@ -57,49 +58,60 @@ def watched(tracer: Tracer, is_named: Callable[[Any], bool]) -> Iterator[None]:
         yield
         return
     tensors = _Tensors(tracer, is_named)
-    with _compiling if tracer.attempt.compiles else contextlib.nullcontext(), _mode(overrides)(tensors):
+    compiling = _compiling if tracer.attempt.compiles else contextlib.nullcontext()
+    with compiling, _intercepting, _mode(overrides)(tensors):
         yield
     if tensors.error is not None:
         raise tensors.error
 
 
-class _Compiling:
-    """A context in which torch says that it compiles. The flag is the process's, so the first of several traces at once
-    sets it, and the last one puts it back.
+class _WhileTracing:
+    """A context in which something is so that is the process's. The first of several traces at once sets it by `begin`,
+    and the last one calls what that has given.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, begin: Callable[[], Callable[[], None]]) -> None:
+        self._begin = begin
         self._lock = threading.Lock()
         self._traces = 0
-        self._before: Any = None
+        self._end: Callable[[], None] = _nothing
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
 
     def __enter__(self) -> None:
         with self._lock:
             self._traces += 1
-            if self._traces == 1:  # None: another thread is importing torch
-                self._before = getattr(sys.modules.get("torch.compiler"), "_is_compiling_flag", None)
-                self._set(True)
+            if self._traces == 1:
+                self._end = self._begin()
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
             self._traces -= 1
             if self._traces == 0:
-                self._set(self._before)
+                self._end()
 
-    def forget(self) -> None:
+    def _forget(self) -> None:
         """In a forked child, where nobody ends the traces of other threads."""
         if self._traces > 0:
-            self._set(self._before)
+            self._end()
         self._lock, self._traces = threading.Lock(), 0
 
-    def _set(self, value: Any) -> None:
-        if self._before is not None:
-            sys.modules["torch.compiler"]._is_compiling_flag = value  # type: ignore[attr-defined]
+
+def _nothing() -> None:
+    pass
 
 
-_compiling = _Compiling()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_compiling.forget)
+def _compiles() -> Callable[[], None]:
+    compiler = sys.modules.get("torch.compiler")
+    before = getattr(compiler, "_is_compiling_flag", None)
+    if compiler is None or before is None:  # another thread is importing torch
+        return _nothing
+    compiler._is_compiling_flag = True  # type: ignore[attr-defined]
+    return lambda: setattr(compiler, "_is_compiling_flag", before)
+
+
+_compiling = _WhileTracing(_compiles)
+_intercepting = _WhileTracing(user_functions.intercept)
 
 
 @functools.cache
@@ -146,6 +158,10 @@ class _Tensors:
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the function gives, where tensors that were written to are the values that stand for them."""
         name = getattr(function, "__name__", "")
+        if _is_transformed(args, kwargs):
+            what = "torch.func's grad, vmap and others do not see into traced functions"
+            hint = "take kfusion.grad or vjp inside, or kfusion.call(torch.func.vmap(f), x, result=...)"
+            raise trace_error(what, hint)
         args, kwargs = self._with_values(name, args, kwargs)
         if self._tracer.differentiates and _computes(function, name):
             args, kwargs = walk((args, kwargs), self._differentiated)
@@ -295,6 +311,21 @@ class _Tensors:
 
     def _computed_with(self, args: Any, kwargs: Any) -> None:
         self._read |= {_storage(v) for v in leaves((args, kwargs)) if _is_tensor(v)} - self._own.keys()
+
+
+def _is_transformed(args: Any, kwargs: Any) -> bool:
+    """Whether a transform of torch.func's has taken a traced value for a tensor."""
+    functorch = sys.modules["torch"]._C._functorch
+    if functorch.peek_interpreter_stack() is None:
+        return False
+    wrapped = (v for v in leaves((args, kwargs)) if isinstance(v, sys.modules["torch"].Tensor))
+    return any(isinstance(_innermost(functorch, v), Traced) for v in wrapped)
+
+
+def _innermost(functorch: Any, tensor: Any) -> Any:
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _is_torchs(function: Any) -> bool:

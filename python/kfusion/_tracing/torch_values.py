@@ -13,7 +13,7 @@ from .._graph.values import STATE, Traced
 from .._ops.views import reshape
 from .._spec import INTEGERS
 from . import aten_rows as aten_rows  # enters its operators
-from . import autocast, dtype_names, library_calls, refusals, torch_layouts
+from . import autocast, backward_hooks, dtype_names, library_calls, refusals, torch_layouts
 from . import torch_activations as torch_activations  # enters its functions
 from . import torch_batch_norms as torch_batch_norms
 from . import torch_classes as torch_classes
@@ -44,7 +44,7 @@ _OF_ANY_SUCH = (
 )
 # Methods that look at memory or at gradients.
 _NEVER = ("apply_", "as_strided", "as_strided_", "backward", "data_ptr", "map_", "pin_memory",
-          "register_hook", "requires_grad_", "resize_", "resize_as_", "retain_grad", "set_", "share_memory_", "storage",
+          "resize_", "resize_as_", "retain_grad", "set_", "share_memory_", "storage",
           "storage_offset", "storage_type", "untyped_storage")  # fmt: skip
 _OF_PYTHON = {op: name for name, (_, op) in BINARY.items()} | {op: name for name, op in (COMPARISONS | UNARY).items()}
 _OF_PYTHON |= {"bitwise_and": "and_", "bitwise_or": "or_", "matmul": "matmul"}
@@ -146,13 +146,30 @@ class TorchValue(Dispatched, library="torch"):
 
     @property
     def requires_grad(self) -> bool:
-        """False: graphs compute forward only."""
-        return False
+        """Whether gradients pass through it."""
+        return self._tracer.requires_grad(self)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """The tensor itself, which requires grad from now on: what is made of it does, too."""
+        if requires_grad != self.requires_grad:
+            if not requires_grad or self._tracer.is_given(self):
+                raise self._refused_attribute("requires_grad_")
+            self._tracer.require_grad(self)
+        return self
 
     @property
     def data(self) -> Any:
         """The tensor itself, for gradients a constant."""
         return self._tracer.constant(self) if self._tracer.takes_gradients else self
+
+    @property
+    def grad_fn(self) -> Any:
+        """What hooks are registered with; None where no gradients pass through the tensor."""
+        return backward_hooks.grad_fn(self)
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> Any:
+        """`hook` is called with the gradient each time that is computed, and may give another one."""
+        return backward_hooks.register(self, hook)
 
     @property
     def grad(self) -> None:
