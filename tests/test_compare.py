@@ -544,6 +544,7 @@ def test_functions_that_write_to_an_argument_are_refused(rng):
 def test_onnx_models(tmp_path, rng):
     pytest.importorskip("onnx")
     from onnx import TensorProto, helper
+
     from onnx_models import info, saved
 
     nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Softmax", ["r"], ["y"])]

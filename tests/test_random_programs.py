@@ -55,6 +55,12 @@ def test_calls_of_programs(share, seed):
     assert_none(check_programs("calls", seed, range(share * each, (share + 1) * each)), seed, "calls")
 
 
+def test_own_functions_of_programs(seed):
+    """`--backend own` checks any number."""
+    pytest.importorskip("torch")
+    assert_none(check_programs("own", seed, range(30)), seed, "own")
+
+
 ENLARGED = Program([np.ones((3, 4))], [Step("negative", (0,))], [1], Form("dict", "list", (("rows", 0), ("arange", 0))))
 
 

@@ -31,11 +31,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.runs import facts as run_facts
 from programs.checks import RUNNERS, Runner, TextRunner, error_of, threads
-from programs.drawing import CALL_PROFILES, GRAD_PROFILES, PROFILES, Profile, Seeded, draw_program
+from programs.drawing import CALL_PROFILES, GRAD_PROFILES, OWN_PROFILES, PROFILES, Profile, Seeded, draw_program
 from programs.program import Program
 
-CHUNK = {"cpu": 100, "text": 20, "gpu": 20, "grad": 50, "calls": 50}
-TRIES = {"cpu": 400, "text": 30, "gpu": 100, "grad": 200, "calls": 200}  # programs that shrinking looks at
+CHUNK = {"cpu": 100, "text": 20, "gpu": 20, "grad": 50, "calls": 50, "own": 50}
+TRIES = {"cpu": 400, "text": 30, "gpu": 100, "grad": 200, "calls": 200, "own": 200}  # programs that shrinking looks at
 THOROUGH = 10  # one program in so many
 
 
@@ -85,7 +85,7 @@ def is_run(profile: Profile, backend: str) -> bool:
 
 def program_of(runner: Runner, backend: str, seed: int, number: int, profile: str | None = None) -> tuple[str, Program]:
     """The program, the first one that says something, and the name of its profile."""
-    profiles = {"grad": GRAD_PROFILES, "calls": CALL_PROFILES}.get(backend, PROFILES)
+    profiles = {"grad": GRAD_PROFILES, "calls": CALL_PROFILES, "own": OWN_PROFILES}.get(backend, PROFILES)
     some = [p for p in profiles if profile in (None, p.name) and is_run(p, backend)]
     chosen = some[number % len(some)]
     for attempt in itertools.count():
@@ -159,7 +159,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--programs", type=int, default=2000, help="how many (2000)")
     parser.add_argument("--seed", type=int, help="a new one where none is given")
     parser.add_argument("--only", type=int, help="the number of the only program to check")
-    names = dict.fromkeys(p.name for p in PROFILES + GRAD_PROFILES + CALL_PROFILES)
+    names = dict.fromkeys(p.name for p in PROFILES + GRAD_PROFILES + CALL_PROFILES + OWN_PROFILES)
     parser.add_argument("--profile", choices=names, help="only programs of this kind")
     parser.add_argument(
         "--backend",

@@ -313,7 +313,13 @@ def _call_runner() -> Runner:
     return CallRunner()
 
 
+def _own_runner() -> Runner:
+    from .own_checks import OwnRunner
+
+    return OwnRunner()
+
+
 RUNNERS: dict[str, Callable[[], Runner]] = {
     **{"cpu": Runner, "text": TextRunner, "gpu": GpuRunner},
-    **{"grad": _grad_runner, "calls": _call_runner},
+    **{"grad": _grad_runner, "calls": _call_runner, "own": _own_runner},
 }

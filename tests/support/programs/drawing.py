@@ -16,6 +16,7 @@ from kinds import np_dtype
 from .attention import draw_attention
 from .forms import ARGUMENTS, EXTRAS, RESULTS, SETS, SETS_IN, Form
 from .operations import COMPARISONS, FUNCTIONS
+from .own import OWN
 from .program import Program, Step, value_of
 from .sized import SIZED
 from .values import FLOATS, HALF, Unfit, Value
@@ -120,6 +121,10 @@ _SIZED = Profile("sizes", many(sized=4, unary=2, binary=3, reduce=1, scale=1), (
 _STATES = Profile(
     "states", many(unary=3, binary=3, view=2, reduce=2, write=1), ("float64",), ("float64",), (1, 6), sets=True
 )
+OWN_PROFILES = (
+    Profile("own functions", many(own=5, unary=2, binary=4, scale=1, reduce=2, normalise=1, view=2, select=1, compare=1,
+                                  matmul=1), ("float64",), ("float64",), (2, 12)),
+)  # fmt: skip
 CALL_PROFILES = tuple(replace(p, forms=True, bases=_FEW) for p in (_SIZED, _STATES, *GRAD_PROFILES))
 
 
@@ -202,6 +207,9 @@ class Drawing:
 
     def _sized(self) -> None:
         self.push(self.c.one_of(list(SIZED)), [self.pick()])
+
+    def _own(self) -> None:
+        self.push(self.c.one_of(list(OWN)), [self.number()])
 
     def form(self) -> Form:
         """How the program is called."""

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import kfusion as kf
 
-from . import sized, writing
+from . import own, sized, user_functions, writing
 from .program import NUMPY, Language
 
 
@@ -80,6 +80,7 @@ def _reduction(name: str, more: str = "") -> Any:
 
 _OTHERS: dict[str, Any] = {
     **sized.IN_TORCH,
+    **own.IN_TORCH,
     **{f: f"F.{f}({{0}})" for f in ("silu", "gelu", "softplus")},
     **{f: f"torch.{f}({{0}})" for f in ("sigmoid", "relu")},
     "divide": "{0}.double() / {1}",
@@ -119,5 +120,5 @@ TORCH = Language(
     ("import torch", "from torch.nn import functional as F", "import kfusion as kf"),
     {op: text.replace("np.", "torch.") if isinstance(text, str) else text for op, text in NUMPY.texts.items()}
     | _OTHERS,
-    (*writing.FUNCTIONS, *_FUNCTIONS),
+    (*writing.FUNCTIONS, *_FUNCTIONS, *user_functions.FUNCTIONS),
 )

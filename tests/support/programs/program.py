@@ -16,11 +16,12 @@ import numpy as np
 from . import writing
 from .forms import Box, Form
 from .operations import MAPS
+from .own import OWN
 from .reductions import REDUCTIONS
 from .sized import SIZED, into_zeros
 from .values import MAX_ELEMENTS, Unfit, Value
 
-OPERATIONS = {**MAPS, **REDUCTIONS, **SIZED}
+OPERATIONS = {**MAPS, **REDUCTIONS, **SIZED, **OWN}
 
 
 @dataclass(frozen=True)
