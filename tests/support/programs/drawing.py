@@ -469,9 +469,9 @@ class Drawing:
         self.push("sort", [self.pick()])
 
     def _write(self) -> None:
-        kind = self.c.one_of(["add_to", "add_to", "set_part", "set_masked", "set_before"])
+        kind = self.c.one_of(["add_to", "add_to", "set_part", "set_masked", "set_before", "set_in_copies"])
         x = self.pick(lambda v: v.array.ndim > 0)
-        if kind == "set_before":
+        if kind in ("set_before", "set_in_copies"):
             self.push(kind, [x])
             return
         y = self.push("threshold", [x], 0, "<") if kind == "set_masked" else self.pick()

@@ -37,7 +37,15 @@ def set_before_read(x: Any) -> Any:
     return last * 1
 
 
-FUNCTIONS = (added_to, part_set, masked_set, set_before_read)
+def set_in_copies(x: Any) -> Any:
+    """Writes into copies that move and add nothing: x is what it was."""
+    x = x * 1
+    for copy in (np.roll(x, 0, 0), np.pad(x, 0), np.tile(x, 1), x.astype(x.dtype)):
+        copy[:1] = 2
+    return x * 1
+
+
+FUNCTIONS = (added_to, part_set, masked_set, set_before_read, set_in_copies)
 
 
 def _numbers(x: Value) -> None:
@@ -83,6 +91,11 @@ def read_value(x: Value) -> Value:
     array = x.array.copy()
     array[:1] = 2
     return same(array[-1:], [x])
+
+
+def kept_value(x: Value) -> Value:
+    _numbers(x)
+    return same(x.array, [x])
 
 
 def sorted_value(x: Value) -> Value:
