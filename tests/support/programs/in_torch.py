@@ -46,6 +46,13 @@ def kept(x: Any, axis: int, seed: int) -> Any:
     return torch.where((bits < 2**31).reshape([-1 if a == axis else 1 for a in range(x.ndim)]), x, 0)
 
 
+def set_in_copies(x: Any) -> Any:
+    x = x * 1
+    for copy in (torch.roll(x, 0, 0), F.pad(x, (0, 0)), x.tile(1), x.to(x.dtype, copy=True)):
+        copy[:1] = 2
+    return x * 1
+
+
 def padded(x: Any, widths: Any, mode: str) -> Any:
     if mode == "constant":
         return F.pad(x, [n for pair in reversed(widths) for n in pair])
@@ -115,7 +122,7 @@ _OTHERS: dict[str, Any] = {
     "cross_entropy": "F.cross_entropy({0}, {1})",
     "layernorm": lambda x, axis: f"layer_norm({x}, {axis})",
 }
-_FUNCTIONS = (dims, softmax, log_softmax, layer_norm, product, kept, padded, taken_along, filled_zeros)
+_FUNCTIONS = (dims, softmax, log_softmax, layer_norm, product, kept, padded, taken_along, filled_zeros, set_in_copies)
 TORCH = Language(
     ("import torch", "from torch.nn import functional as F", "import kfusion as kf"),
     {op: text.replace("np.", "torch.") if isinstance(text, str) else text for op, text in NUMPY.texts.items()}
