@@ -15,7 +15,7 @@ from .attention import WIDE, TorchProgram
 from .checks import H200, check_plan
 from .values import Unfit
 
-FACTOR = 8
+FACTOR = 12
 # Every kernel of attention and of products that there is, whatever it is predicted to take.
 FORCED = {"by_time": False, "executors": "available"}
 
@@ -80,7 +80,7 @@ class Beside:
         if not all(bool(y.isfinite().all()) for y in (*self.exact, *self.eager, *near)):
             raise Unfit
         top = max((float(y.abs().max()) for y in self.exact if y.numel()), default=0.0)
-        rounding = (4 if spacing > SPACING["float32"] else 64) * spacing * max(top, 1.0)
+        rounding = (8 if spacing > SPACING["float32"] else 64) * spacing * max(top, 1.0)
         self.bounds = [
             FACTOR * max(_distance(e, y), _distance(n, y)) + rounding
             for y, e, n in zip(self.exact, self.eager, near, strict=True)
