@@ -16,6 +16,7 @@ import kfusion as kf
 pd, pl, xr = (pytest.importorskip(name) for name in ("pandas", "polars", "xarray"))
 
 _SEED = np.random.default_rng(7)
+_DTYPES = ("float64", "float32", "int64", "bool")  # each test draws one
 _REFUSALS = ("kfusion", "is not traced", "traced value")
 # Errors of libraries that depend on data, or that arguments of no sense meet in NumPy's C.
 _NO_ERROR_HERE = (
@@ -150,10 +151,9 @@ def _holds(x: Any, function: Any) -> str:
     return _differs(got, wanted) if wrong is None else ""
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "bool"])
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, c in _CLASSES.items() for name in _names(c)])
-def test_methods(kind, name, dtype):
-    x = _KINDS[kind](dtype)
+def test_methods(kind, name, rng):
+    x = _KINDS[kind](rng.choice(_DTYPES))
     if not callable(getattr(type(x), name, None)):
         return
     wrong = {}
@@ -168,11 +168,10 @@ _OPERATORS = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rs
 _OPERANDS = (*_OTHERS, 0, 2, 3.0, -1, 0.0, True, np.float32(2), np.int64(3), [1, 2, 3, 4, 5])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "bool"])
 @pytest.mark.parametrize("kind", list(_CLASSES))
 @pytest.mark.parametrize("name", _OPERATORS.split())
-def test_operators(kind, name, dtype):
-    x, function = _KINDS[kind](dtype), getattr(operator, name)
+def test_operators(kind, name, rng):
+    x, function = _KINDS[kind](rng.choice(_DTYPES)), getattr(operator, name)
     wrong = {}
     for operand in _OPERANDS:
 
@@ -191,11 +190,10 @@ _FUNCTIONS = """
 """
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int64", "bool"])
 @pytest.mark.parametrize("kind", list(_CLASSES))
 @pytest.mark.parametrize("name", _FUNCTIONS.split())
-def test_functions_of_numpy(kind, name, dtype):
-    x, function = _KINDS[kind](dtype), getattr(np, name)
+def test_functions_of_numpy(kind, name, rng):
+    x, function = _KINDS[kind](rng.choice(_DTYPES)), getattr(np, name)
     calls = {
         "x": lambda x: function(x),
         "axis 0": lambda x: function(x, axis=0),
