@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import sys
 import threading
@@ -97,18 +98,20 @@ def test_a_function_s_own_are_found_beside_them(sometimes):
                 kf.fuse(f)(x)
 
 
-OWN = np.random.default_rng(0)  # which nobody else sees
+# Of generators that nobody else sees, nor finds: then only what the function draws from a shared one is refused.
+COUNTS = map(np.random.default_rng(0).integers, itertools.repeat(1), itertools.repeat(7))
+ORDERS = map(np.random.default_rng(1).permutation, itertools.repeat(3))
 
 
 def of_a_few_operations(x):
-    for _ in range(OWN.integers(1, 7)):
+    for _ in range(next(COUNTS)):
         x = kf.sin(x)
     return kf.exp(x) * random.random()
 
 
 def of_operations_in_any_order(x):
     draws = (lambda x: kf.sin(x), lambda x: kf.cos(x) * random.random(), lambda x: kf.exp(x))
-    for i in OWN.permutation(3):
+    for i in next(ORDERS):
         x = draws[i](x)
     return x
 
