@@ -262,7 +262,7 @@ class FusedFunction(_core.FusedCallable):
         _times.refresh()
         if alike is not None and (known := alike.prepared(shapes)) is not None:
             return known
-        asks = alike is not None and guards.may_ask_for_types(self._guards())
+        asks = alike is not None and guards.may_ask_for_types(self._guards(), installed=False)
         if alike is not None and not asks and (other := alike.other(shapes)) is not None:
             try:
                 made = self._numbered(args, kwargs, strides, numbers, lambda: RecordedGraph(shapes, other))

@@ -344,9 +344,12 @@ def expanded(found: Iterable[Any], depth: int = _DEEPEST) -> Iterator[Any]:
             yield from expanded(parts, depth - 1)
 
 
-def may_ask_for_types(found: Iterable[Guard]) -> bool:
-    """Whether a function names `type`, to which nothing that stands for a number can lie."""
-    return any("type" in guard.names for guard in found if isinstance(guard.owner, FunctionType))
+def may_ask_for_types(found: Iterable[Guard], *, installed: bool = True) -> bool:
+    """Whether a function names `type`, to which nothing that stands for a number can lie; one of an installed package,
+    too, or only one of the user's own.
+    """
+    asking = (g.owner for g in found if isinstance(g.owner, FunctionType) and "type" in g.names)
+    return any(installed or not is_installed(function.__code__.co_filename) for function in asking)
 
 
 def values(guard: Guard) -> Iterator[Any]:
