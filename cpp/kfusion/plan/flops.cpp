@@ -13,7 +13,7 @@ namespace {
 /// Maps and reductions of half types are computed in float32.
 DType compute_dtype(DType stored) { return is_half(stored) ? DType::kFloat32 : stored; }
 
-std::int64_t product(std::initializer_list<std::int64_t> factors) {
+std::int64_t operations_in(std::initializer_list<std::int64_t> factors) {
   std::int64_t n = 1;
   for (const std::int64_t f : factors) n = checked_multiply(n, f, "operations");
   return n;
@@ -47,19 +47,19 @@ FlopCount flops_of(const Graph& g, NodeId id, std::int64_t times, const Device& 
   switch (kind(n.op)) {
     case OpKind::kMap: {  // a condition comes first: the last argument is of the type that is computed with
       const DType dtype = argument(n.arguments.size() - 1).dtype;
-      FlopCount f = counted(compute_dtype(dtype), false, product({info(n.op).flops, std::min(times, n.size())}));
+      FlopCount f = counted(compute_dtype(dtype), false, operations_in({info(n.op).flops, std::min(times, n.size())}));
       f.work = static_cast<double>(info(n.op).flops) * static_cast<double>(times) * work_of_map(g, id, dtype, device);
       return f;
     }
     case OpKind::kReduce:
     case OpKind::kPartial:
       return counted(compute_dtype(argument(0).dtype), false,
-                     product({std::max(info(n.op).flops, 1), argument(0).size()}));
+                     operations_in({std::max(info(n.op).flops, 1), argument(0).size()}));
     case OpKind::kContraction: {
       const Extents& a = argument(0).shape;
       const Extents& w = argument(1).shape;
-      const std::int64_t depth = n.op == Op::matmul ? a.back() : product({w[1], w[2], w[3]});
-      return counted(argument(0).dtype, true, product({2, depth, n.size()}));
+      const std::int64_t depth = n.op == Op::matmul ? a.back() : operations_in({w[1], w[2], w[3]});
+      return counted(argument(0).dtype, true, operations_in({2, depth, n.size()}));
     }
     case OpKind::kLibrary:
       if (n.op == Op::library_call)
