@@ -51,7 +51,8 @@ _OF: dict[str, Callable[[Inputs, Shape, str], Any]] = {
     "bias": of_axes(3, -1),
     "column": lambda inputs, shape, dtype: inputs.random((*shape[:-1], 1), dtype, 4),
     "number": lambda inputs, shape, dtype: inputs.random((1,), dtype, 5),
-    "w": lambda inputs, shape, dtype: inputs.random((shape[-1], shape[-1]), dtype, 6),
+    # products of about 1: the sine of large numbers shows how a product that is stored was rounded, and nothing else
+    "w": lambda inputs, shape, dtype: inputs.random((shape[-1], shape[-1]), dtype, 6, scale=shape[-1] ** -0.5),
     "few": lambda inputs, shape, dtype: inputs.random((32, shape[-1]), dtype, 7),
     "classes": numbers(8),
     "q": alike(9),
@@ -90,12 +91,12 @@ _KINDS = (
 
 def texts() -> list[tuple[Kind, str]]:
     """The functions, always the same."""
-    draw, found = random.Random(_SEED), dict[str, Kind]()
-    for i in itertools.count():
-        round_, kind = i // len(_KINDS), _KINDS[i % len(_KINDS)]
-        found.setdefault(_drawn(kind.texts[round_ % len(kind.texts)], draw), kind)
-        if len(found) == COUNT:
-            return [(kind, text) for text, kind in found.items()]
+    draw, found, turns = random.Random(_SEED), dict[str, Kind](), itertools.count()
+    while len(found) < COUNT:
+        round_, i = divmod(next(turns), len(_KINDS))
+        of_kind = _KINDS[i].texts
+        found.setdefault(_drawn(of_kind[round_ % len(of_kind)], draw), _KINDS[i])
+    return [(kind, text) for text, kind in found.items()]
 
 
 def _drawn(text: str, draw: random.Random) -> str:

@@ -21,31 +21,33 @@ class Inputs:
         self.library = library or ("numpy" if device == "cpu" else "torch" if _has_cuda_torch() else "kfusion")
         self._copied: tuple[Any, Any] | None = None
 
-    def random(self, shape: tuple[int, ...], dtype: str, seed: int, layout: str = "dense") -> Any:
-        """Standard normal numbers.
+    def random(self, shape: tuple[int, ...], dtype: str, seed: int, layout: str = "dense", scale: float = 1.0) -> Any:
+        """Normal numbers of mean 0.
 
         Args:
             shape: any; of two axes where the layout is not dense.
             dtype: a float type.
             seed: other numbers for another seed.
             layout: "dense", "strided" (rows with a gap behind each) or "transposed" (columns are contiguous).
+            scale: their standard deviation.
 
         Raises:
             TypeError: the library has no arrays of that layout.
         """
         if layout == "strided":
-            return self._dense((shape[0], shape[1] + PAD), dtype, seed)[:, : shape[1]]
+            return self._dense((shape[0], shape[1] + PAD), dtype, seed, scale)[:, : shape[1]]
         if layout == "transposed":
-            return self._dense(shape[::-1], dtype, seed).T
-        return self._dense(shape, dtype, seed)
+            return self._dense(shape[::-1], dtype, seed, scale).T
+        return self._dense(shape, dtype, seed, scale)
 
-    def _dense(self, shape: tuple[int, ...], dtype: str, seed: int) -> Any:
+    def _dense(self, shape: tuple[int, ...], dtype: str, seed: int, scale: float = 1.0) -> Any:
         if self.library == "torch":
             import torch
 
             numbers = torch.Generator("cuda").manual_seed(seed)
-            return torch.randn(shape, device="cuda", dtype=getattr(torch, dtype), generator=numbers)
+            return torch.randn(shape, device="cuda", dtype=getattr(torch, dtype), generator=numbers).mul_(scale)
         host = random_array(shape, numpy_dtype(dtype), seed)
+        host *= host.dtype.type(scale)
         return host if self.library == "numpy" else _core.to_device(host)
 
     def integers(self, numbers: Any) -> Any:
