@@ -148,16 +148,41 @@ def test_half_types_and_requires_grad():
         torch.testing.assert_close(kf.fuse(causal)(q, q, q.requires_grad_()), causal(q, q, q), rtol=2e-3, atol=2e-3)
 
 
-def test_masks_with_rows_apart_are_made_dense():
-    """torch's fast attention wants that; of what is the same for all heads or texts one part is copied."""
+def mask_given(query, mask):
+    """The mask that torch's attention is called with."""
     from kfusion._tracing import library_calls
 
+    given = []
+    run = library_calls._in_order(lambda q, k, v, mask: given.append(mask) or q, (0, 2, 1, 3))
+    run(query, query, query, mask)
+    return given[0]
+
+
+def test_masks_with_rows_apart_are_made_dense():
+    """torch's fast attention wants that; of what is the same for all heads or texts one part is copied."""
+    query = torch.empty(4, 3, 5, 8)
     mask = torch.randn(1, 6, 5, 3).permute(0, 3, 2, 1).expand(4, 3, 5, 6)
-    dense = library_calls._of_dense_rows(mask)
+    dense = mask_given(query, mask)
     assert torch.equal(dense, mask)
     assert dense.stride() == (0, 30, 6, 1)
-    assert library_calls._of_dense_rows(dense) is dense
-    assert torch.equal(library_calls._of_dense_rows(mask[..., :1].expand(mask.shape)), mask[..., :1].expand(mask.shape))
+    assert mask_given(query, dense) is dense
+    assert torch.equal(mask_given(query, mask[..., :1].expand(mask.shape)), mask[..., :1].expand(mask.shape))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_masks_of_bools_are_numbers_on_a_gpu(dtype):
+    """torch's are not always infinite there, and rows that see no key were not 0."""
+    query, mask = torch.empty(4, 3, 5, 8, device="meta", dtype=dtype), torch.rand(4, 1, 5, 6) < 0.5
+    mask[:, :, 0] = False
+    want = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -torch.inf)
+    for one in (mask, mask.mT.contiguous().mT, mask[0, 0], mask[:1], mask[..., :1].expand(mask.shape)):
+        given = mask_given(query, one.expand(*one.shape[:-3], 3, *one.shape[-2:]) if one.ndim > 2 else one)
+        assert given.dtype == dtype
+        assert given.stride(-1) == 1
+        assert given.ndim == 2 or given.stride(1) == 0
+        torch.testing.assert_close(given, torch.zeros(given.shape, dtype=dtype).masked_fill(~one, -torch.inf))
+    assert torch.equal(mask_given(query, mask), want)
+    assert mask_given(query.new_empty(query.shape, device="cpu"), mask) is mask
 
 
 def test_a_bias_on_a_gpu_is_no_part_of_a_convolution():

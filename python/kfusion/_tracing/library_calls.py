@@ -148,21 +148,29 @@ _ORDERS = {"torch.scaled_dot_product_attention": (0, 2, 1, 3)}
 
 
 def _in_order(function: Callable[..., Any], order: Sequence[int]) -> Callable[..., Any]:
-    """Attention, whose result has its axes in that order. torch's fast kernels want the rows of a mask dense."""
+    """Attention, whose result has its axes in that order."""
 
     def run(query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-        mask = attn_mask if attn_mask is None else _of_dense_rows(attn_mask)
+        mask = attn_mask if attn_mask is None else _mask_for(query, attn_mask)
         return function(query, key, value, mask, *args, **kwargs).permute(order)
 
     return run
 
 
-def _of_dense_rows(mask: Any) -> Any:
-    """The mask, copied where its last axis is not the innermost; what is the same for all of another axis once."""
-    if mask.stride(-1) == 1:
+def _mask_for(query: Any, mask: Any) -> Any:
+    """The mask, of dense rows, which torch's fast kernels want; what is the same along an axis is copied once.
+
+    On a GPU it is numbers to add: for cuDNN's kernel some versions of torch make -65504 of False instead of -inf, and
+    rows that see no key are not 0.
+    """
+    becomes_numbers = not mask.dtype.is_floating_point and not query.is_cpu
+    if mask.stride(-1) == 1 and not becomes_numbers:
         return mask
     parts = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in mask.stride()[:-1])
-    return mask[parts].contiguous().expand(mask.shape)
+    once = mask[parts]
+    if becomes_numbers:
+        once = once.to(query.dtype).log_()  # of 1 and 0
+    return once.contiguous().expand(mask.shape)
 
 
 def _is_whole(call: library_arguments.Arguments, i: int) -> bool:
