@@ -356,3 +356,14 @@ def test_the_copy_engine_takes_all_matrices_of_gradients(form, rng):
         both = kf.trace(kf.grad(lambda *a: kf.sum(f(*a).float()), (0, 1, 2)), q, k, k)
         for graph in (kept.forward.graph, kept.backward.graph, both):
             require_matrices_for_the_copy_engine(_core.cuda_kernels(graph, H200.to_dict()))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "bfloat16"])
+def test_products_read_gradients_that_are_0_where_no_key_is_seen(dtype, rng):
+    """That map would lie with its heads behind positions: two axes, where a product's kernel takes one."""
+    b, h, s, t = 2, *(int(n) for n in rng.integers(2, 50, 3))
+    q, k = (spec(b, h, n, 8, like="torch") for n in (s, t))
+    mask = spec(b, 1, s, t, dtype=dtype, like="torch")
+    kept = kf.kept_for_backward(lambda q, k, v, mask: kf.attention(q, k, v, mask=mask), q, k, k, mask, device="H200")
+    for graph in (kept.forward.graph, kept.backward.graph):
+        require_matrices_for_the_copy_engine(_core.cuda_kernels(graph, H200.to_dict()))
