@@ -84,8 +84,16 @@ def test_a_position_for_each_element(rng):
 
 def test_positions_that_the_kernel_computes(rng):
     x, i = rng.standard_normal((9, 40)), rng.integers(0, 100, 30)
-    f = kf.fuse(lambda x, i: kf.take(x, kf.minimum(i % 9, 7) + kf.iota((30,), 0) % 2, 0) * 2)
+    f = kf.fuse(lambda x, i: kf.take(x, kf.minimum(i, 7) + kf.where(kf.iota((30,), 0) > 14, 1, 0), 0) * 2)
     assert len(f.plan(x, i).groups) == 1
+    np.testing.assert_array_equal(f(x, i), x[np.minimum(i, 7) + (np.arange(30) > 14)] * 2)
+
+
+def test_positions_that_are_slow_to_compute(rng):
+    """A kernel of their own stores them: one for both would divide for each of 40 columns."""
+    x, i = rng.standard_normal((9, 40)), rng.integers(0, 100, 30)
+    f = kf.fuse(lambda x, i: kf.take(x, kf.minimum(i % 9, 7) + kf.iota((30,), 0) % 2, 0) * 2)
+    assert len(f.plan(x, i).groups) == 2
     np.testing.assert_array_equal(f(x, i), x[np.minimum(i % 9, 7) + np.arange(30) % 2] * 2)
 
 
