@@ -328,6 +328,10 @@ def check(form, arguments, dtype="bfloat16"):
 @on_hopper
 @pytest.mark.cuda
 class TestResults:
+    @pytest.fixture(autouse=True)
+    def seeded(self, seed):
+        torch.manual_seed(seed)
+
     @pytest.mark.parametrize("shape", SHAPES)
     @pytest.mark.parametrize("form", FORMS)
     def test_forms(self, form, shape):
