@@ -69,6 +69,7 @@ class AttentionStep final : public ExecutableStep {
 /// Whether scores are products but for constant factors, and masks: what the graph says before it is lowered.
 struct Scores {
   bool plain = true, masked = false;
+  DType type = DType::kFloat32;  ///< of the exponentials' arguments
 
   explicit Scores(const Candidate& k) {
     const auto is_position = [&](const Access& a) { return k.graph[a.base].op == Op::iota; };
@@ -79,6 +80,7 @@ struct Scores {
       positions |= std::ranges::any_of(reads, is_position);
       hides |= std::ranges::any_of(reads, [&](const Access& a) { return is_minus_infinity(k.graph[a.base]); });
       plain &= op != Op::tanh && op != Op::add;
+      if (op == Op::exp) type = k.graph[n].dtype;
     }
     masked = positions && hides;
   }
@@ -100,8 +102,9 @@ class AttentionBackend final : public Backend {
 
   /// By the rate of a multiprocessor that multiplies, measured (b4 h16 s4096, H100): of the peak 0.55 for heads of 64
   /// numbers, 0.72 for 128, 0.78 for more; scores that are computed of more than the product take 1.25 of the time.
-  /// Where a mask of positions leaves half of the scores out, that takes 0.62 of the time. Of a bias that comes by
-  /// boxes, which may make blocks of keys smaller, only the lowered kernel knows.
+  /// Where a mask of positions leaves half of the scores out, that takes 0.62 of the time, and more the fewer keys
+  /// there are: of the blocks on the diagonal all is computed. Of a bias that comes by boxes, which may make blocks of
+  /// keys smaller, only the lowered kernel knows.
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
     const Candidate k = candidate_of(plan, group);
     const auto a = attention_of(k);
@@ -118,11 +121,12 @@ class AttentionBackend final : public Backend {
     Price p = roofline;
     p.launch_us = device.launch_us;
     const DType type = a->scores.products[0].dtype;
-    const double plain_us =
-        work * (scores.masked ? 0.62 : 1.0) * rounds / (efficiency * peak_flops(device, type, true)) * 1e6;
+    const double on_diagonal = (cut.rows() + cut.keys) / 2.0 / static_cast<double>(a->scores.cols);
+    const double plain_us = work * (scores.masked ? std::min(0.58 + on_diagonal, 1.0) : 1.0) * rounds /
+                            (efficiency * peak_flops(device, type, true)) * 1e6;
     const double all = static_cast<double>(a->scores.batches) * static_cast<double>(a->scores.rows * a->scores.cols);
     p.compute_us = std::max(plain_us * (scores.plain ? 1.0 : 1.25),
-                            plain_us + kOfMaps * beyond_softmax_us(roofline, type, all, device));
+                            plain_us + kOfMaps * beyond_softmax_us(roofline, scores.type, all, device));
     settle(p, kStartUs);
     return p;
   }
