@@ -13,8 +13,8 @@ LAYERS = (
     (
         "_core",
         "_arguments",
+        "_backward_threads",
         "_donation",
-        "_engine_threads",
         "_files",
         "_json",
         "_progress",

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from . import _backward_threads as backward_threads
 from . import _donation as donation
-from . import _engine_threads as engine_threads
 from ._graph import guards, modules
 from ._graph.objects import holds
 from ._graph.seeds import Seeds
@@ -448,7 +448,7 @@ def _function(torch: Any) -> Any:
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
             require_first(torch, f"kfusion.{ctx.node.passes.name}")
-            engine_threads.used(g for g in gradients if g is not None)
+            backward_threads.used(g for g in gradients if g is not None)
             return None, *ctx.node.gradients(ctx.saved_tensors, gradients, ctx.needs_input_grad[1:])
 
     return Fused

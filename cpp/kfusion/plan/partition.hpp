@@ -157,7 +157,7 @@ class Partition {
   bool is_anything_possible(const std::vector<int>& parts) const;
   std::optional<Reason> fits_device(const Part& merged) const;
   /// Whether the kernel computes what is of `part` as often as that of `part` alone.
-  bool runs_alike(const Part& part, const Part& merged) const;  // again.cpp, to computes_again
+  bool runs_alike(const Part& part, const Part& merged) const;  // computed_again.cpp, to computes_again
   void move_axes(int p, const MovedAxes& moved, const Part& merged);
   struct Computed {
     double us = 0;

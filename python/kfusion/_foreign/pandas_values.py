@@ -14,8 +14,7 @@ from .._graph.number import is_number, read
 from .._graph.source import trace_error
 from .._graph.values import Traced
 from .._spec import FLOATS, INTEGERS
-from . import values
-from .values import Form, Shown, Table, form, is_table, require_dtype
+from .traced_tables import MOST, Form, Shown, Table, form, is_table, require_dtype
 
 _KINDS = "biuf"  # bools, integers, floats
 
@@ -25,7 +24,7 @@ class Axis:
 
     def __init__(self, index: Any, number: int, known: list[Axis]) -> None:
         self.index = index
-        self.stand_in = pandas.Index([f"{number}:{k}" for k in range(min(len(index), values.MOST))], dtype=object)
+        self.stand_in = pandas.Index([f"{number}:{k}" for k in range(min(len(index), MOST))], dtype=object)
         self.known = known
 
     def __len__(self) -> int:

@@ -15,8 +15,7 @@ from .._graph.number import read
 from .._graph.source import trace_error
 from .._graph.values import Traced
 from .._spec import FLOATS
-from . import values
-from .values import Form, Shown, Table, form, is_table, require_dtype
+from .traced_tables import MOST, Form, Shown, Table, form, is_table, require_dtype
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Rows:
     @property
     def stand_in(self) -> range:
         """Those of a stand-in."""
-        return range(min(self.count, values.MOST))
+        return range(min(self.count, MOST))
 
     def __len__(self) -> int:
         return self.count

@@ -169,7 +169,7 @@ class Runner:
 
     def says_something(self, program: Program) -> bool:
         """Whether there is anything to check."""
-        return not isinstance(program, TorchProgram) or _beside().says_something(program)
+        return not isinstance(program, TorchProgram) or _against_torch().says_something(program)
 
     def script(self, program: Program) -> str:
         """What repeats a failure."""
@@ -196,7 +196,7 @@ class Runner:
     def check(self, program: Program, *, thorough: bool = False) -> None:
         """Asserts all that must hold. `thorough`: with what takes longer."""
         if isinstance(program, TorchProgram):
-            _beside().check(program, self.torch_device, thorough=thorough)
+            _against_torch().check(program, self.torch_device, thorough=thorough)
             return
         values = self.values(program)
         inputs, before = [self.make(x) for x in program.inputs], [x.tobytes() for x in program.inputs]
@@ -295,10 +295,10 @@ def instruction_sets() -> Iterator[list[str]]:
         _core.set_isa(before)
 
 
-def _beside() -> Any:
-    from . import beside  # needs torch
+def _against_torch() -> Any:
+    from . import against_torch  # needs torch
 
-    return beside
+    return against_torch
 
 
 def _grad_runner() -> Runner:
@@ -314,7 +314,7 @@ def _call_runner() -> Runner:
 
 
 def _own_runner() -> Runner:
-    from .own_checks import OwnRunner
+    from .autograd_checks import OwnRunner
 
     return OwnRunner()
 

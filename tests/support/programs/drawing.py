@@ -14,9 +14,9 @@ import numpy as np
 from kinds import np_dtype
 
 from .attention import draw_attention
+from .autograd_steps import OWN
 from .forms import ARGUMENTS, EXTRAS, RESULTS, SETS, SETS_IN, Form
 from .operations import COMPARISONS, FUNCTIONS
-from .own import OWN
 from .program import Program, Step, value_of
 from .sized import SIZED
 from .values import FLOATS, HALF, Unfit, Value

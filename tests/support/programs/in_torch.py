@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import kfusion as kf
 
-from . import own, sized, user_functions, writing
+from . import autograd_steps, sized, user_functions, writing
 from .program import NUMPY, Language
 
 
@@ -87,7 +87,7 @@ def _reduction(name: str, more: str = "") -> Any:
 
 _OTHERS: dict[str, Any] = {
     **sized.IN_TORCH,
-    **own.IN_TORCH,
+    **autograd_steps.IN_TORCH,
     **{f: f"F.{f}({{0}})" for f in ("silu", "gelu", "softplus")},
     **{f: f"torch.{f}({{0}})" for f in ("sigmoid", "relu")},
     "divide": "{0}.double() / {1}",

@@ -14,9 +14,9 @@ import ml_dtypes  # noqa: F401  # numpy.dtype("bfloat16")
 import numpy as np
 
 from . import writing
+from .autograd_steps import OWN
 from .forms import Box, Form
 from .operations import MAPS
-from .own import OWN
 from .reductions import REDUCTIONS
 from .sized import SIZED, into_zeros
 from .values import MAX_ELEMENTS, Unfit, Value

@@ -11,9 +11,9 @@ import torch
 
 import kfusion as kf
 
+from .autograd_steps import OWN
 from .grad_checks import MOVE, NEAR, NEXT, TOLERANCE, GradRunner, by_torch, difference, moved, one_thread, seed, tensor
 from .in_torch import TORCH
-from .own import OWN
 from .program import Program
 from .values import Unfit
 
