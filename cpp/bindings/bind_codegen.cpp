@@ -109,7 +109,7 @@ py::bytes parameters_of(const codegen::CudaKernel& k, const std::vector<std::uin
   return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-/// Of the generated struct alone: matrices are the driver's.
+/// The bytes that the generated struct of an epilogue has: matrices are the driver's.
 py::bytes epilogue_of(const codegen::ContractionKernel& k, const std::vector<std::uintptr_t>& loads,
                       const std::vector<std::uintptr_t>& stores, const std::vector<double>& values) {
   std::vector<std::byte> bytes(k.parameter_bytes());
@@ -121,7 +121,7 @@ py::bytes epilogue_of(const codegen::ContractionKernel& k, const std::vector<std
   return py::bytes(reinterpret_cast<const char*>(bytes.data() + from), bytes.size() - from);
 }
 
-/// The same of the struct of attention's scores.
+/// The bytes that the struct of attention's scores has.
 py::bytes scores_of(const codegen::AttentionKernel& k, const std::vector<std::uintptr_t>& loads,
                     const std::vector<double>& values) {
   std::vector<std::byte> bytes(k.parameter_bytes());

@@ -147,7 +147,7 @@ class AttentionBackend final : public Backend {
 
  private:
   static constexpr double kStartUs = 3;  ///< of the first loads and the last stores
-  /// Of what scores are made of: the rest runs beside the other warpgroup's products.
+  /// The share of the maps' time that counts: the rest runs beside the other warpgroup's products.
   static constexpr double kOfMaps = 0.5;
 
   static codegen::Target target(const Device& device) {

@@ -98,7 +98,7 @@ class Guards {
   std::uint64_t last_number_ = kUnknown;
 };
 
-/// Likewise of objects among the arguments, each by itself. Thread-safe.
+/// The environments of objects among the arguments, one for each object. Thread-safe.
 class GuardsOfArguments {
  public:
   std::uint64_t number(PyObject* object);

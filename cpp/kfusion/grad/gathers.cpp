@@ -107,7 +107,7 @@ void Backward::of_form(const LibraryForm& form, NodeId g) {
   call_library(n, std::move(adjoint), std::move(arguments), form.call.function + "_backward", 0, form.order);
 }
 
-/// Of nodes whose gradients are known beforehand, or are another function's.
+/// Adds the gradients of nodes that have a rule of their own: known beforehand, or another function's.
 void Backward::by_rule(GraphBuilder::GradientRule rule) {
   if (std::ranges::none_of(rule.results, [&](NodeId r) { return whole(r).has_value(); })) return;
   enter_stage(rule.results[0]);

@@ -221,7 +221,7 @@ class Judge {
     return product(a.shape) == product(extents) && reshaped(a, extents);
   }
 
-  /// Of what is computed here the spans tell.
+  /// Why an array that is read cannot be: it must lie along its value's axes. Values computed here do by their spans.
   Why refusal_of_reads(const Work& w, Axes span) const {
     const bool lie = std::ranges::all_of(w.reads, [&](const Access& a) { return lies_along(a, span); });
     return lie ? std::nullopt : Why(kSeveralSteps);

@@ -10,9 +10,9 @@
 namespace kfusion {
 namespace {
 
-/// Of what a product takes with operations around it: its time is not known better.
+/// The share of a product's time, with operations around it, that two kernels must stay under: it is known no better.
 constexpr double kProductWorthTwo = 0.9;
-/// Of what an epilogue computes on a GPU: the rest runs beside another tile's product.
+/// The share of an epilogue's time that counts on a GPU: the rest runs beside another tile's product.
 constexpr double kOfEpilogue = 0.5;
 
 std::int64_t times_in(const Part& part, Axes span) {
@@ -33,8 +33,8 @@ bool Partition::runs_alike(const Part& part, const Part& merged) const {
   return product(part.domain) == product(merged.domain) && (part.reduced != 0) == (merged.reduced != 0);
 }
 
-/// Of nodes (ascending) in a kernel like `as`, by the axes along which each varies there. `sweeps`: whether it counts
-/// that loops over columns compute elements in each sweep.
+/// What nodes (ascending) take in a kernel like `as`, by the axes along which each varies there. `sweeps`: whether it
+/// counts that loops over columns compute elements in each sweep.
 Partition::Computed Partition::computed(const Part& as, const std::vector<NodeId>& nodes,
                                         const std::vector<Axes>& spans, bool sweeps) const {
   sweeps &= pattern_of(as, nodes) == Pattern::kColumns;

@@ -16,11 +16,11 @@ struct FlopCount {
                            ///< (op_cost.hpp), and where a kernel computes elements more than once
 };
 
-/// Of a node of which its kernel computes `times` elements: more than it has where it is broadcast there, fewer where
-/// only some are needed. Of reductions, products and calls it makes no difference.
+/// The FLOPs of a node of which its kernel computes `times` elements: more than it has where it is broadcast there,
+/// fewer where only some are needed. Those of reductions, products and calls do not depend on `times`.
 FlopCount flops_of(const Graph& g, NodeId n, std::int64_t times, const Device& device);
 
-/// At the peak of the unit.
+/// The time of these FLOPs at the peak of their unit.
 double us_of(const FlopCount& f, const Device& device);
 
 }  // namespace kfusion

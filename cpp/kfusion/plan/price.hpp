@@ -50,8 +50,8 @@ Price product_price(Price roofline, const Device& device);
 /// How many times as long as its products alone a function of the library takes.
 double times_of_products(const std::string& function, DType dtype, const Device& device);
 
-/// Of an attention's `roofline`: what its maps take beyond those of a softmax of scores of this type, which are part of
-/// any attention.
+/// The time of an attention's maps, as `roofline` has it, beyond those of a softmax of scores of this type, which are
+/// part of any attention.
 double beyond_softmax_us(const Price& roofline, DType dtype, double scores, const Device& device);
 
 /// What limits: launch where it takes longer than both others.

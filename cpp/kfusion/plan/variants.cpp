@@ -24,7 +24,7 @@ namespace {
 
 /// What copies have to save of all bytes. Else a chain of a thousand barriers would be planned once for each.
 constexpr std::int64_t kLeastSaving = 100;
-/// Of a launch: prices know no less.
+/// The share of a launch that prices cannot tell apart.
 constexpr double kKnown = 0.1;
 
 /// Short reductions that may be written out. A CPU takes rows of a few elements for much longer than operations on
