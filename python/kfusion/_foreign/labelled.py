@@ -160,7 +160,7 @@ def _data_of(x: Any) -> Any:
 
 
 def placed(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """As `by_place`, while a function is traced; NotImplemented where no argument holds a traced value."""
+    """What `by_place` gives while a function is traced; NotImplemented where no argument holds a traced value."""
     is_traced = any(isinstance(_data_of(leaf), Traced) for leaf in leaves((list(args), dict(kwargs))))
     return by_place(function, args, kwargs) if is_traced else NotImplemented
 

@@ -137,7 +137,7 @@ class _Search:
                 self._read(held)
 
     def guards(self) -> list[Guard]:
-        """Of all that was found."""
+        """The guards of all that was found."""
         named = [*self._modules.items(), *((held.value, held.names) for held in self._objects.values())]
         found = [
             *self._functions.values(),

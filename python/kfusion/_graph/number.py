@@ -47,7 +47,7 @@ class Computed:
     instructions: tuple[tuple[int, Instruction], ...]
 
     def value(self, arguments: Mapping[int, Any]) -> Any:
-        """Of numbers by register."""
+        """The result for these arguments, numbers by register."""
         known = {-1: None, **arguments}
         for register, i in self.instructions:
             pairs = zip(i.registers, i.constants, strict=True)

@@ -281,7 +281,7 @@ class RecordedGraph:
         return self._results[key]
 
     def compute_of(self, function: Callable[[list[Shape]], Any], shapes: Sequence[Sequence[Any]]) -> Any:
-        """Likewise function(shapes), a list."""
+        """What `compute` gives for function(shapes), of a list of shapes."""
         lengths = list(map(len, shapes))
 
         def of_extents(*extents: int) -> Any:
@@ -291,7 +291,7 @@ class RecordedGraph:
         return self.compute(of_extents, *(n for shape in shapes for n in shape))
 
     def compute_each(self, function: Callable[[list[Shape]], Any], shapes: Sequence[Sequence[Any]]) -> Any:
-        """Likewise; it may be a tuple of what can vary."""
+        """What `compute_of` gives; where function(shapes) is a tuple, each of its items may vary."""
         if not has_sizes(tuple(shapes)):
             return function([tuple(shape) for shape in shapes])
         here = function([of_call(tuple(shape), 0) for shape in shapes])

@@ -87,7 +87,7 @@ class Tracer(Inputs):
         return self._streams - 1
 
     def library_draws(self, generators: Sequence[Any], device: str) -> LibraryDraws | None:
-        """Of the next call of the library's, which draws; None where nothing may compute it again."""
+        """The draws of the library's next call, which draws; None where nothing may compute that call again."""
         number = self.next_stream()
         if self._depth == 0 and self.draw is drawn:
             return None
@@ -156,15 +156,15 @@ class Tracer(Inputs):
         self._wanted.add(self.node(x))
 
     def constant(self, x: Traced) -> Traced:
-        """The same, which gradients take for a constant."""
+        """The value x, which gradients take for a constant."""
         made = self.itself(x)
         self._build("stop_gradient", made)
         self.heads.add_constant(self.node(made))
         return made
 
     def with_gradients(self, result: Traced, values: Sequence[Traced], gradients: Sequence[Traced]) -> Traced:
-        """The same, whose gradients by values, to which it broadcasts, are `gradients` times its own, whatever computes
-        it.
+        """The value `result`, whose gradients by `values`, which have shapes that broadcast to its own, are `gradients`
+        times its own gradient, whatever computes it.
         """
         made = self.itself(result)
         self._build("set_gradients", [made], list(values), [], list(gradients))
@@ -173,8 +173,8 @@ class Tracer(Inputs):
     def with_backward(
         self, results: Sequence[Traced], backward: Callable[[Sequence[Traced]], Sequence[tuple[Traced, Traced]]]
     ) -> list[Traced]:
-        """The same floats, whose gradients are what `backward` gives, whatever computes them: pairs of a value and its
-        gradient. It is called at once, with values that stand for the gradients of results.
+        """The floats `results`, whose gradients are what `backward` gives, whatever computes them: pairs of a value and
+        its gradient. It is called at once, with values that stand for the gradients of results.
         """
         made = [self.itself(y) for y in results]
         cotangents = [self._stand_in(y) for y in made]

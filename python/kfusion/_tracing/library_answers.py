@@ -80,12 +80,14 @@ def _require_dtypes(name: str, results: Sequence[Traced], wanted: Sequence[str])
 
 
 def _orders(shared: Sequence[Traced]) -> Sequence[int]:
-    """Of arrays that lie in an unknown way: with the last axis innermost, and with the second, as images have it."""
+    """The orders that arrays which lie in an unknown way are tried in: 0 has the last axis innermost, 1 the second, as
+    images have it.
+    """
     return (0,) if all(v._tracer.strides(v) is not None for v in shared) else (0, 1)
 
 
 def _asked(function: Any, args: Any, kwargs: Any, device: str, order: int) -> list[tuple[str, bool]]:
-    """Of each result its dtype, and whether it is no view of an argument; nothing where torch does not say."""
+    """The dtype of each result, and whether it is no view of an argument; nothing where torch does not say."""
     torch = sys.modules["torch"]
     tracer: Any = tracer_of(*leaves((args, kwargs)))
 

@@ -114,8 +114,8 @@ class _Changes:
 
 
 def _states(own: Mapping[str, Callable[[], Any]], names: Collection[str]) -> dict[str, Any]:
-    """Of the function's own generators of these names, and of shared ones whose library is imported; one that another
-    thread is importing may have no generator yet.
+    """The states of the function's own generators of these names, and of shared ones whose library is imported; one
+    that another thread is importing may have no generator yet.
     """
     states = {name: state() for name, state in own.items() if name in names}
     for library, (name, read) in _STATES.items():

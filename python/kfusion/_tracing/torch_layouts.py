@@ -67,7 +67,7 @@ def _view(tracer: Any, node: int) -> _View | None:
 
 
 def _sliced(tensor: Any, shape: Shape, steps: Sequence[int]) -> Any:
-    """As a slice that starts anywhere. torch copies where elements come in another order."""
+    """A tensor that lies as a slice, which may start anywhere. torch copies where elements come in another order."""
     if min(steps, default=1) < 0:
         return tensor.new_empty(shape)
     return tensor[tuple(slice(0, n * step, step) for n, step in zip(shape, steps, strict=True))]

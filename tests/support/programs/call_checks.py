@@ -26,7 +26,7 @@ GRADIENTS = (True, True, False, True, True)  # of torch's calls
 
 
 def resized(program: Program, grow: Callable[[int], int]) -> Program:
-    """With another extent wherever an input has the one of the first axis of the first."""
+    """The program with another extent wherever an input has that of the first axis of the first input."""
     extent = program.inputs[0].shape[0] if program.inputs[0].ndim else 1
 
     def other(x: np.ndarray) -> np.ndarray:
@@ -40,7 +40,7 @@ def resized(program: Program, grow: Callable[[int], int]) -> Program:
 
 
 def values_of(program: Program) -> list[Value] | None:
-    """Of its results; None where it says nothing of such inputs."""
+    """The values of its results; None where it says nothing of such inputs."""
     try:
         computed = program.values()
     except (Unfit, ValueError, IndexError):
@@ -49,8 +49,8 @@ def values_of(program: Program) -> list[Value] | None:
 
 
 def require_same(got: Any, want: Any, what: str, error: float = 0.0) -> None:
-    """That two results are of the same classes, and equal, arrays within an error. Those of NumPy's without axes are
-    scalars."""
+    """Asserts that two results are of the same classes and equal, arrays within an error. NumPy's arrays without axes
+    count as scalars."""
     if isinstance(want, np.ndarray) and not want.shape:
         want, got = want[()], got[()] if isinstance(got, np.ndarray) and not got.shape else got
     assert type(got) is type(want), f"{what} is of {type(got).__name__}, not {type(want).__name__}"
@@ -74,7 +74,7 @@ def require_same(got: Any, want: Any, what: str, error: float = 0.0) -> None:
 
 
 def require_as_before(held: Any, arrays: Sequence[Any], before: Sequence[bytes], form: forms.Form) -> None:
-    """That a call has left its argument as it was."""
+    """Asserts that a call has left its argument as it was."""
     assert [np.asarray(x.detach() if isinstance(x, torch.Tensor) else x).tobytes() for x in arrays] == list(before), (
         "an argument has changed"
     )
@@ -129,7 +129,7 @@ class CallRunner(Runner):
                 self._check_gradients(dataclasses.replace(program, form=None))
 
     def _check_gradients(self, program: Program) -> None:
-        """Of one fused function, with each size for which they are what they are whoever computes them."""
+        """Compares the gradients of one fused function, at sizes where they do not depend on who computes them."""
         fused = kf.fuse(program.function(TORCH))
         for number, grow in enumerate(GROWTH):
             try:

@@ -537,7 +537,7 @@ def draw_program(c: Choices, profile: Profile, bases: Sequence[tuple[int, int]] 
 
 
 def draw_steps(drawing: Drawing) -> None:
-    """As many as the profile says, and results."""
+    """Draws as many steps as the profile says, and which values are results."""
     low, high = drawing.profile.steps
     for _ in range(drawing.c.integer(low, high) * (3 if drawing.flag(12) else 1)):
         with contextlib.suppress(Unfit):
