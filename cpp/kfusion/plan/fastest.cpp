@@ -7,6 +7,7 @@
 
 #include "kfusion/graph/shapes.hpp"
 #include "kfusion/plan/library_forms.hpp"
+#include "kfusion/plan/price.hpp"
 #include "kfusion/plan/slow_products.hpp"
 
 namespace kfusion {
@@ -142,9 +143,15 @@ class FormChoice {
 
  private:
   static constexpr std::size_t kMostKinds = 6;  // each is one more plan
+  static constexpr double kClearly = 0.02;      // the share of a time that prices cannot tell apart
+
   /// Not where there is no product: such functions are bound by memory, and the kernels read and write no more. The
   /// library's may (torch's cross entropy on a CPU takes ten times as long), which nothing here knows.
-  bool is_faster(std::size_t i) const { return costs_[i].has_product && costs_[i].library_us < costs_[i].kernels_us; }
+  bool is_faster(std::size_t i) const {
+    const FormCost& c = costs_[i];
+    const double clearly_us = std::min(kIndistinctLaunch * device_.launch_us, kClearly * c.kernels_us);
+    return c.has_product && c.library_us + clearly_us < c.kernels_us;
+  }
 
   /// Calls of one function with results of one shape.
   std::string kind_of(std::size_t i) const {

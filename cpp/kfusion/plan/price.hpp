@@ -6,6 +6,9 @@
 
 namespace kfusion {
 
+/// The share of a launch that prices cannot tell apart.
+constexpr double kIndistinctLaunch = 0.1;
+
 /// What a kernel reads of one value.
 struct Read {
   NodeId base = 0;

@@ -10,6 +10,7 @@
 #include "kfusion/plan/names.hpp"
 #include "kfusion/plan/partial_sums.hpp"
 #include "kfusion/plan/pointwise_convolutions.hpp"
+#include "kfusion/plan/price.hpp"
 #include "kfusion/plan/push.hpp"
 #include "kfusion/plan/push_gathers.hpp"
 #include "kfusion/plan/push_masks.hpp"
@@ -24,8 +25,6 @@ namespace {
 
 /// What copies have to save of all bytes. Else a chain of a thousand barriers would be planned once for each.
 constexpr std::int64_t kLeastSaving = 100;
-/// The share of a launch that prices cannot tell apart.
-constexpr double kKnown = 0.1;
 
 /// Short reductions that may be written out. A CPU takes rows of a few elements for much longer than operations on
 /// slices (1024 x 1024 distances in 32 dimensions 56 ms instead of 3.6). To a GPU, which reads neighbours best,
@@ -128,7 +127,7 @@ Counted Planner::plan_with_copies(Graph g) const {
     copied = again->graph_with_copies();
     Counted other(std::move(again));
     const bool saves = best.bytes() - other.bytes() > best.bytes() / kLeastSaving;
-    if (other.exceeds(best) || other.us() > best.us() + kKnown * device_.launch_us || !saves) break;
+    if (other.exceeds(best) || other.us() > best.us() + kIndistinctLaunch * device_.launch_us || !saves) break;
     best = std::move(other);
   }
   return best;
