@@ -237,6 +237,7 @@ def _type(tensor: Any, name: str) -> tuple[str, tuple[int, ...]]:
 
 
 def shares_memory(a: Any, b: Any) -> bool:
+    """Whether two tensors have one storage."""
     return bool(a.untyped_storage()._cdata == b.untyped_storage()._cdata)
 
 

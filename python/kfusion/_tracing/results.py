@@ -83,7 +83,7 @@ class Results:
         outside = self._outside()
         if not outside.is_all or id(value) in outside.ids:
             return True
-        return is_array(value) and any(_shares_memory(value, known) for known in outside.arrays)
+        return is_array(value) and any(_overlap_in_memory(value, known) for known in outside.arrays)
 
     def _other(self, leaf: Any) -> Any:
         held, is_all = reached([leaf])
@@ -130,7 +130,7 @@ class _Outside:
         self.arrays = list(filter(is_array, objects))
 
 
-def _shares_memory(x: Any, y: Any) -> bool:
+def _overlap_in_memory(x: Any, y: Any) -> bool:
     """Whether arrays on the CPU lie in the same memory, of whatever library they are."""
     first, end = _span(x)
     start, last = _span(y)

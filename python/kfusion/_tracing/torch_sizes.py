@@ -15,6 +15,7 @@ from typing import Any
 from .._graph.sizes import RecordedGraph, is_size
 from .._graph.structure import Slot, leaves
 from .._graph.tracer import Tracer
+from .library_trials import shares_memory
 
 
 class SizedTensors:
@@ -76,7 +77,7 @@ class SizedTensors:
         """Whether a tensor can be written to in each call: it is made of sizes, and is no view of another one."""
         known = self._recorded.tensors
         base = target if target._base is None else target._base
-        is_read = any(k.captured and _shares_memory(k.array, base) for k in self._tracer.inputs)
+        is_read = any(k.captured and shares_memory(k.array, base) for k in self._tracer.inputs)
         return id(target) in known and id(base) in known and not self._is_named(base) and not is_read
 
     def _is_constant(self, tensor: Any) -> bool:
@@ -95,10 +96,6 @@ class SizedTensors:
         whole = (self._recorded.add(function, operands, type(here)),)
         pairs = enumerate(zip(here, there, strict=True))
         return type(here)([self._result(operator.itemgetter(i), whole, h, t) for i, (h, t) in pairs])
-
-
-def _shares_memory(tensor: Any, other: Any) -> bool:
-    return bool(tensor.untyped_storage()._cdata == other.untyped_storage()._cdata)
 
 
 def _is_tensor(value: Any) -> bool:

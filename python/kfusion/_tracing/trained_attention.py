@@ -91,7 +91,8 @@ class Attention:
 
     def _given(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         """The three as torch's kernels read them, and so that torch's result lies in memory as ours: its backward
-        kernels take results and gradients of no other order than its forward kernels give, which is that of the queries.
+        kernels take results and gradients of no other order than its forward kernels give, which is that of the
+        queries.
         """
         query, key, value = map(_of_dense_rows, (query, key, value))
         layouts = ((tuple(x.shape), x.stride(), x.dtype) for x in (query, key, value))
