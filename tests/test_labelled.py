@@ -205,6 +205,22 @@ class TestPandas:
             kf.fuse(writes)(s)
         assert s[0] == 1
 
+    def test_a_column_is_not_set(self):
+        def writes(x: Any) -> Any:
+            x["b"] = x["a"] * 2
+            return x
+
+        table = self.pd.DataFrame({"a": [1.0, 2]})
+        with pytest.raises(kf.TraceError, match=r"x\['b'\] = y writes to a DataFrame(?s:.*)as a result of its own"):
+            kf.fuse(writes)(table)
+        assert list(table) == ["a"]
+
+    @pytest.mark.parametrize("name", ["fillna", "clip", "interpolate", "ffill"])
+    def test_inplace_says_what_to_write(self, name):
+        arguments = {"fillna": (0,), "clip": (0, 1)}.get(name, ())
+        with pytest.raises(AttributeError, match=rf"write y = x\.{name}\(\.\.\.\) without inplace=True"):
+            kf.fuse(lambda x: getattr(x, name)(*arguments, inplace=True))(self.pd.Series([1.0, np.nan]))
+
 
 class TestPolars:
     @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from .._graph.number import read
 from .._graph.source import trace_error
 from .._graph.values import Traced
 from .._spec import FLOATS
-from .traced_tables import MOST, Form, Shown, Table, form, is_table, require_dtype
+from .traced_tables import MOST, Form, PlacedTable, Shown, Table, form, is_table, require_dtype
 
 
 @dataclass(frozen=True)
@@ -216,9 +216,7 @@ _ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def is_labelled(value: Any) -> bool:
-    """Whether a value has labels while a function is traced."""
-    return issubclass(type(value), PolarsValue)
+is_labelled = is_table  # for labelled.py
 
 
 def taken_off(value: PolarsValue) -> tuple[Any, Callable[[Any], Any]]:
@@ -226,11 +224,8 @@ def taken_off(value: PolarsValue) -> tuple[Any, Callable[[Any], Any]]:
     return value._value, value._whole()
 
 
-class Placed:
-    """A labelled value among the arguments of a function of kfusion."""
-
-    def __init__(self, table: PolarsValue) -> None:
-        self.value, self.axes, self._name = table._value, table._axes, table._name
+class Placed(PlacedTable):
+    """A Series among the arguments of a function of kfusion."""
 
     def labelled(self, value: Any, axes: Sequence[Rows], given: Sequence[Placed]) -> Any:
         """A Series of the first argument's name; of more axes the value itself."""

@@ -136,8 +136,9 @@ class Table:
             if made is not NotImplemented:
                 return made
         is_array = any(getattr(v, "shape", ()) != () for v in leaves((args, kwargs)) if not is_table(v))
-        if name not in self._calls or is_array:
-            raise self._refused(name, has_arguments=form is not None or name in self._calls)
+        writes = bool(kwargs.get("inplace"))
+        if name not in self._calls or is_array or writes:
+            raise self._refused(name, has_arguments=form is not None or name in self._calls, writes=writes)
         return self._by_library(name, args, kwargs)
 
     def _known_to(self, form: Form, name: str, args: Any, kwargs: Any) -> dict[str, Any] | None:
@@ -170,11 +171,13 @@ class Table:
         )
         return self._made(value, like, name)
 
-    def _refused(self, name: str, *, has_arguments: bool = False) -> Exception:
+    def _refused(self, name: str, *, has_arguments: bool = False, writes: bool = False) -> Exception:
         """The error for a method, or for arguments of one that is known."""
         what = f"{self._who(name)}{' with these arguments' * has_arguments} is not traced"
         hint = "call it outside, or write it with operators and functions of NumPy or kfusion"
-        if hasattr(np.ndarray, name):
+        if writes:
+            hint = f"write y = x.{name}(...) without inplace=True"
+        elif hasattr(np.ndarray, name):
             hint = f"call it outside, or write x.to_numpy().{name}(...) where NumPy's is meant"
         return TraceAttributeError(message(what, hint, user_line()))
 
@@ -189,11 +192,13 @@ class Table:
         self._refuse_to_write(f"x.{name} = y")
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        if isinstance(key, str) and len(self._axes) == 2:
+            self._refuse_to_write(f"x[{key!r}] = y", "return the column as a result of its own")
         self._refuse_to_write("x[...] = y")
 
-    def _refuse_to_write(self, what: str) -> Any:
+    def _refuse_to_write(self, what: str, hint: str = "write y = ... for a new one") -> Any:
         what = f"{what} writes to a {self._kind.__name__} of {self._library}, which is not traced"
-        raise trace_error(what, "write y = ... for a new one")
+        raise trace_error(what, hint)
 
     # ---- operators and NumPy ----
 
@@ -300,6 +305,13 @@ class _Place(int):
 _ABSENT = object()
 _OPERATORS = {ufunc: name for name, (_, ufunc) in BINARY.items()}
 _BY_REDUCE = ("all", "amax", "amin", "any", "max", "min", "prod", "ptp", "sum")
+
+
+class PlacedTable:
+    """A table among the arguments of a function of kfusion, whose axes meet by place."""
+
+    def __init__(self, table: Table) -> None:
+        self.value, self.axes, self._name = table._value, table._axes, table._name
 
 
 def is_table(value: Any) -> bool:
