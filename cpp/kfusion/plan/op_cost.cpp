@@ -8,7 +8,7 @@ struct FlopsOfClass {
   struct PerDevice {
     double float32, float64;
   } cpu, gpu;
-  double quick;  ///< of half types on a GPU, where the row is kQuick
+  double quick;  ///< on a GPU, of half types where the row is kQuick, of those and float32 where it is kQuickPerRow
 };
 
 /// CPU: measured with tests/support/op_costs.py on a Xeon with AVX-512, one thread, data in L1: the time that a
@@ -56,7 +56,7 @@ double work_of_flop(Op op, DType dtype, const Device& device) {
   const FlopsOfClass& flops = kFlopsOfClass[static_cast<std::size_t>(row.cost)];
   const FlopsOfClass::PerDevice& here = device.is_cpu ? flops.cpu : flops.gpu;
   const bool wide = dtype == DType::kFloat64 || dtype == DType::kInt64;
-  const bool quick = !device.is_cpu && is_half(dtype) && row.has(kQuick);
+  const bool quick = !device.is_cpu && ((is_half(dtype) && row.has(kQuick)) || (!wide && row.has(kQuickPerRow)));
   return (quick ? flops.quick : wide ? here.float64 : here.float32) / row.flops;
 }
 
