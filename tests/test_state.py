@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from kfusion._graph.objects import Functional, TakenApart, set_contents
 
 pytestmark = pytest.mark.native
 
@@ -381,3 +383,40 @@ def test_counters_are_no_reason_to_trace_again():
         fused(np.ones(3))
         assert module.c.n == n
     assert fused._cached() == 1
+
+
+# ---- several threads ----
+
+
+@pytest.mark.parametrize("is_object", [True, False], ids=["object", "dict"])
+def test_what_stays_is_there_all_the_time(is_object):
+    """A destructor, which runs when what is replaced goes, sees what another thread would."""
+    seen = []
+
+    class Seer:
+        def __del__(self):
+            seen.append(list(held))
+
+    o = Holder(Seer())
+    held = vars(o) if is_object else {"held": o.held}
+    target = o if is_object else held
+    del o
+    held["other"] = "stays"
+    set_contents(target, {"held": 1, "other": held["other"], "new": 2})
+    assert held == {"held": 1, "other": "stays", "new": 2}
+    assert len(seen) == 1
+    assert "other" in seen[0]
+
+
+@pytest.mark.parametrize("body", ["o.new, o.held = 1, 2; del o.gone", "o.held = 3", "o.gone = vars(o).pop('held')"])
+def test_what_other_threads_set_during_a_call_stays(body):
+    scope: dict[str, Any] = {}
+    exec(f"def f(o):\n    {body}\n", scope)
+    plain, other = Holder(0), Holder(0)
+    plain.gone = other.gone = "there"
+    scope["f"](plain)
+    apart = TakenApart(inspect.signature(scope["f"]), [other], {})
+    returned = Functional(scope["f"], "f", inspect.signature(scope["f"]))(*apart.args)
+    other.fresh = "of another thread"
+    apart.put_back(returned)
+    assert vars(other) == {**vars(plain), "fresh": "of another thread"}

@@ -103,6 +103,7 @@ class TakenApart:
         takes_self: bool = False,
     ) -> None:
         self._wholes: list[Any] = []
+        self._given: list[Parts] = []  # of each its parts
         self._numbers: dict[int, int] = {}
         self._places = places
         self.is_traced = False  # a traced value is in an object: the call is part of another function's trace
@@ -126,9 +127,13 @@ class TakenApart:
 
         for number, items in returned.changed.items():
             whole = self._wholes[number]
-            before = contents(whole)
-            after = {k: before[k] if _is_kept(v) else self._with_wholes(v, computed) for k, v in items.items()}
-            set_contents(whole, after)
+            before, kept = contents(whole), {key for key, value in items.items() if _is_kept(value)}
+            after = {
+                k: before[k] if k in kept else self._with_wholes(v, computed)
+                for k, v in items.items()
+                if k in before or k not in kept
+            }
+            set_contents(whole, after if isinstance(whole, list) else _joined(after, before, self._given[number]))
         for number, value in returned.placed.items():
             self._places[number].set(self._with_wholes(value, computed))
         return self._with_wholes(returned.result, computed)
@@ -149,6 +154,7 @@ class TakenApart:
             return _whole(number)
         self._wholes.append(value)
         made = Parts({_Class: kind} | ({_Factory: value.default_factory} if kind is defaultdict else {}))
+        self._given.append(made)
         made.update((key, self._part(item)) for key, item in contents(value).items())
         return made
 
@@ -273,6 +279,15 @@ def _is_kept(item: Any) -> bool:
     return isinstance(item, Whole) and item.number < 0
 
 
+def _joined(after: dict[Any, Any], before: Mapping[Any, Any], given: Parts) -> dict[Any, Any]:
+    """What a call leaves in an object, and what another thread has put there since the call took it apart."""
+    others = {key: value for key, value in before.items() if key not in given and key not in after}
+    if not others:
+        return after
+    own = {key: value for key, value in after.items() if key in given}
+    return own | others | {key: value for key, value in after.items() if key not in given}
+
+
 def holds(value: Any, test: Callable[[Any], bool], depth: int = 4) -> bool:
     """Whether what an object holds passes the test, or holds such a thing."""
     if isinstance(value, (tuple, list)):
@@ -315,9 +330,18 @@ def set_contents(value: Any, items: Mapping[Any, Any]) -> None:
         value.clear()
         value.update(items.values())
     else:
-        held = value if isinstance(value, dict) else vars(value)
+        _set_items(value if isinstance(value, dict) else vars(value), items)
+
+
+def _set_items(held: dict[Any, Any], items: Mapping[Any, Any]) -> None:
+    """What stays is there all the time: other threads read it."""
+    for key in held.keys() - items.keys():
+        held.pop(key, None)
+    if list(items)[: len(held)] != list(held):  # another order of keys
         held.clear()
-        held.update(items)
+    for key, value in items.items():
+        if held.get(key, ABSENT) is not value:
+            held[key] = value
 
 
 def same(x: Mapping[Any, Any], y: Mapping[Any, Any]) -> bool:
