@@ -7,6 +7,7 @@ from typing import Any
 
 # How a view is made of what owns its memory: methods of the graph, each with its argument.
 Path = tuple[tuple[str, Any], ...]
+DETACHED = "detached"  # the kind of a view of all of a value, which gradients take for a constant
 Range = tuple[int, int, int]
 
 
@@ -47,6 +48,8 @@ def without_ones(shape: Sequence[int]) -> list[int]:
 def strides_of(path: Path, shape: Sequence[int], strides: Sequence[int]) -> Sequence[int]:
     """The strides of a view of an array."""
     for kind, argument in path:
+        if kind == DETACHED:
+            continue
         if kind == "slice":
             shape = [stop - start for start, stop, _ in argument]
         elif kind == "transpose":

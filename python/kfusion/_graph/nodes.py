@@ -10,7 +10,7 @@ from typing import Any
 from .. import _core
 from . import memory
 from .heads import Heads
-from .memory import Memory, Path
+from .memory import DETACHED, Memory, Path
 from .sizes import RecordedGraph
 from .source import trace_error, user_line
 from .values import Attempt, Call, Form, Node, Traced, WritingCall
@@ -104,13 +104,31 @@ class Nodes:
         if owner.node is None or value._path is None:
             what = f"this value shares memory with one that was changed in place ({owner.line})"
             raise trace_error(what, "write x = x + y there instead of x += y", line)
-        node = owner.node
-        for kind, argument in value._path:
-            node = self._build(kind, node, argument)
+        node: Any = owner.node
+        with self.with_gradients_on():
+            for kind, argument in value._path:
+                node = self._detached(node) if kind == DETACHED else self._build(kind, node, argument)
         object.__setattr__(value, "_node", node)
         object.__setattr__(value, "_version", owner.version)
 
     # ---- nodes ----
+
+    def with_gradients_on(self) -> contextlib.AbstractContextManager[Any]:
+        """A context in which what is built is no constant, although the function turns torch's grad mode off."""
+        return sys.modules["torch"].enable_grad() if self._differentiates else contextlib.nullcontext()
+
+    def constant(self, x: Traced) -> Traced:
+        """The value x, which gradients take for a constant; it shares x's memory."""
+        path = None if x._path is None else (*x._path, (DETACHED, None))
+        made = self._detached(self.node(x))
+        return self._made(type(x), made, x._memory, path)
+
+    def _detached(self, node: int) -> int:
+        """A view of all of a node, which is a constant."""
+        made = self._call("reshape", node, self.graph.shape(node))
+        self._build("stop_gradient", made)
+        self.heads.add_constant(made)
+        return made
 
     def add(self, kind: str, *arguments: Any) -> Traced:
         """Calls a method of the graph, with nodes in place of values."""

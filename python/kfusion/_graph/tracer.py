@@ -143,24 +143,22 @@ class Tracer(Inputs):
 
     def requires_grad(self, x: Traced) -> bool:
         """Whether gradients pass through x, as torch's attribute says."""
-        if not self.differentiates or x._dtype not in FLOATS:
+        return self.differentiates and self.has_gradients(x)
+
+    def has_gradients(self, x: Traced) -> bool:
+        """Whether gradients pass through x, whatever the grad mode is now."""
+        if x._dtype not in FLOATS:
             return False
         known = zip(self._input_nodes, self.inputs, strict=True)
         captured = {node for node, i in known if i.captured and getattr(i.array, "requires_grad", False) is True}
-        return bool(self._build("reaching", [self.node(x)], sorted(self._wanted | captured)))
+        with self.with_gradients_on():
+            return bool(self._build("reaching", [self.node(x)], sorted(self._wanted | captured)))
 
     def require_grad(self, x: Traced) -> None:
         """Says of floats that `requires_grad` holds of them and of what is made of them."""
         if x._dtype not in FLOATS:
             raise RuntimeError(f"kfusion.{self.name}: only floats can require gradients, got {x._dtype}")
         self._wanted.add(self.node(x))
-
-    def constant(self, x: Traced) -> Traced:
-        """The value x, which gradients take for a constant."""
-        made = self.itself(x)
-        self._build("stop_gradient", made)
-        self.heads.add_constant(self.node(made))
-        return made
 
     def with_gradients(self, result: Traced, values: Sequence[Traced], gradients: Sequence[Traced]) -> Traced:
         """The value `result`, whose gradients by `values`, which have shapes that broadcast to its own, are `gradients`

@@ -1,7 +1,8 @@
 """Writing into traced values: x += y, x[...] = y, x.add_(y). What is in a memory is a node, before and after.
 
 A write through a view becomes the value of the whole by way of how the view was made; who reads another view of that
-memory sees it (`Tracer.node`).
+memory sees it (`Tracer.node`). A write under no_grad, or through what is detached, changes the data alone: gradients
+pass to what was there before.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from .._graph.memory import Path, Range
+from .._graph.memory import DETACHED, Path, Range
 from .._graph.number import is_number, read
 from .._graph.source import no_form, trace_error, user_line
 from .._graph.values import Traced
 from .._ops.joins import joined, parts
-from .._ops.views import broadcast_to, reshape, transpose
+from .._ops.views import broadcast_to, full_like, reshape, transpose
 from .._spec import INTEGERS
 from . import indexing
 
@@ -26,7 +27,11 @@ def write(x: Traced, value: Traced) -> None:
     """x, and what shares its memory, becomes `value`, which is of x's shape and dtype."""
     if x._path is not None:
         _store(x, x._path, value)
+        if isinstance(x._memory.node, int) and (_is_off(x) or (DETACHED, None) in x._path):
+            x._tracer.node(x)  # looks at what is there now, which has other gradients than `value`
+            return
     else:  # nobody knows where else this is
+        value = _with_data(x, value) if _is_off(x) else value
         _changed(x, None, None)
     object.__setattr__(x, "_node", x._tracer.node(value))
     object.__setattr__(x, "_version", x._memory.version)
@@ -93,12 +98,14 @@ def _store(x: Traced, path: Path, value: Traced) -> None:
         return _changed(x, owner.node, None)
     parents = [tracer.value(owner.node)]
     for kind, argument in path[:-1]:
-        parents.append(tracer.view(kind, parents[-1], argument))
+        is_detached = kind == DETACHED
+        parents.append(tracer.constant(parents[-1]) if is_detached else tracer.view(kind, parents[-1], argument))
     new, part = value, None
     for (kind, argument), parent in zip(path[::-1], parents[::-1], strict=bool(path)):
         if parent is parents[0] and kind == "slice":
             part = argument, tracer.node(new)
         new = _whole(kind, argument, parent, new)
+    new = _with_data(parents[0], new) if _is_off(x) else new
     is_only = part is not None and (owner.version == 0 or (owner.part is not None and owner.part[0] == part[0]))
     _changed(x, tracer.node(new), part if is_only else None)
 
@@ -115,9 +122,30 @@ def _whole(kind: str, argument: Any, parent: Traced, new: Traced) -> Traced:
     """`parent` with `new` in the place of its view."""
     if kind == "slice":
         return _placed(parent, argument, new)
+    if kind == DETACHED:
+        if parent._tracer.wants_gradients and parent._tracer.has_gradients(new):
+            what = "values that gradients pass through are written to what .detach() or .data gives"
+            raise trace_error(what, "write their .detach() there")
+        return _with_data(parent, new)
     if kind == "reshape":
         return reshape(new, parent.shape)  # type: ignore[no-any-return]
     return transpose(new, tuple(sorted(range(len(argument)), key=argument.__getitem__)))  # type: ignore[no-any-return]
+
+
+def _is_off(x: Traced) -> bool:
+    """Whether the function has turned off what would give its results gradients."""
+    return x._tracer.takes_gradients and not x._tracer.wants_gradients
+
+
+def _with_data(x: Traced, data: Traced) -> Traced:
+    """The value `data`, which is a constant, with x's gradients: those of a tensor whose data alone is written to."""
+    tracer = x._tracer
+    if not tracer.takes_gradients:
+        return data
+    if not tracer.has_gradients(x):
+        return tracer.constant(data) if tracer.has_gradients(data) else data
+    with tracer.with_gradients_on():
+        return tracer.with_gradients(data, [x], [full_like(x, 1.0)])
 
 
 def _placed(x: Traced, ranges: Sequence[Range], new: Traced) -> Traced:
