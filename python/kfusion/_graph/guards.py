@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import enum
 import functools
 import inspect
@@ -10,7 +9,6 @@ import sys
 from collections.abc import Collection, Iterable, Iterator
 from types import (
     CellType,
-    CodeType,
     FunctionType,
     MemberDescriptorType,
     MethodType,
@@ -20,12 +18,12 @@ from typing import Any, NamedTuple
 
 from .._spec import is_array
 from . import modules
+from .code_names import Names, Path, names_of
 from .objects import Functional, Key
 from .source import in_library, is_installed
 from .structure import ATOMS, HEAP_TYPE, leaves
 
 _PLAIN = (FunctionType, MethodType, ModuleType, type)
-_Path = tuple[str, ...]  # of a global and attributes of it: ("layers", "norm")
 _CALLED = (FunctionType, MethodType, functools.partial)
 _ABSENT = object()
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -47,15 +45,6 @@ class Guard(NamedTuple):
     names: tuple[str, ...]
     cells: tuple[int, ...] = ()
     whole: bool = False
-
-
-class _Names(NamedTuple):
-    """What code reads: globals, closure variables, and attributes of whatever object; and the globals that it sets."""
-
-    globals: frozenset[_Path]
-    cells: frozenset[str]
-    attributes: frozenset[str]
-    written: frozenset[str]
 
 
 def guards(function: Any, *argument: Any) -> list[Guard]:
@@ -198,7 +187,7 @@ class _Search:
         self._objects.setdefault(id(value), _Held(value, set(names), set(names)))
 
     def _run(self, function: FunctionType) -> None:
-        names = _names(function.__code__)
+        names = names_of(function.__code__)
         guard = self._functions[function] = _guard_of(function, names)
         self._names |= names.attributes
         self._todo += values(guard)
@@ -229,7 +218,7 @@ class _Search:
             held.names.add(name)
             self._todo.append(_getter(found))
         elif isinstance(function := _getter(found), FunctionType):  # an installed one stays as it is
-            self._names |= _names(function.__code__).attributes
+            self._names |= names_of(function.__code__).attributes
 
 
 def _without(guard: Guard, places: Collection[Key]) -> Guard:
@@ -323,7 +312,7 @@ def _getter(value: Any) -> Any:
     return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
 
 
-def _asked(function: FunctionType, names: _Names) -> Iterator[Any]:
+def _asked(function: FunctionType, names: Names) -> Iterator[Any]:
     """Functions of torch whose results decide what the function's calls of torch do, or that it asks itself."""
     torch = sys.modules.get("torch")
     if torch is None:
@@ -434,14 +423,14 @@ def _plain(value: Any, static: _Static) -> FunctionType | None:
     return value if isinstance(value, FunctionType) and not in_library(value.__globals__) else None
 
 
-def _guard_of(function: FunctionType, names: _Names) -> Guard:
+def _guard_of(function: FunctionType, names: Names) -> Guard:
     free = function.__code__.co_freevars
     named = sorted({path[0] for path in names.globals})
     cells = tuple(i for i, name in enumerate(free) if name in names.cells)
     return Guard(function, tuple(named), cells, whole=True)
 
 
-def _attributes(function: FunctionType, paths: Iterable[_Path]) -> Iterator[tuple[ModuleType, str]]:
+def _attributes(function: FunctionType, paths: Iterable[Path]) -> Iterator[tuple[ModuleType, str]]:
     """The attributes of the user's own modules among the paths."""
     for first, *rest in paths:
         value = function.__globals__.get(first)
@@ -468,47 +457,6 @@ def contents_of(cell: CellType, default: Any = None) -> Any:
 
 def named_globals(function: FunctionType) -> set[str]:
     """The globals that a function reads or sets: all, where it asks for them."""
-    names = _names(function.__code__)
+    names = names_of(function.__code__)
     named = {path[0] for path in names.globals} | names.written
     return set(function.__globals__) if "globals" in named else named & function.__globals__.keys()
-
-
-@functools.lru_cache(maxsize=1024)
-def _names(code: CodeType) -> _Names:
-    """Of the code and the functions defined in it."""
-    paths: set[_Path] = set()
-    cells: set[str] = set()
-    written: set[str] = set()
-    attributes = {c for c in _constants(code) if type(c) is str and c.isidentifier()}  # for getattr, say
-    path: _Path = ()
-    for instruction in _instructions(code):
-        action, _, rest = instruction.opname.partition("_")
-        name = instruction.argval
-        if rest.endswith(("ATTR", "METHOD")):
-            attributes.add(name)
-        if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:
-            path = (*path, name)
-        else:
-            path = (name,) if action == "LOAD" and rest in ("GLOBAL", "NAME") else ()
-        if path:
-            paths.add(path)
-        elif rest.endswith("DEREF") and action == "LOAD":
-            cells.add(name)
-        elif rest == "GLOBAL":
-            written.add(name)
-    return _Names(frozenset(paths), frozenset(cells), frozenset(attributes), frozenset(written))
-
-
-def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
-    yield from dis.get_instructions(code)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _instructions(constant)
-
-
-def _constants(code: CodeType) -> Iterator[Any]:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _constants(constant)
-        else:
-            yield constant
