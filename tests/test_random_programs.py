@@ -111,7 +111,7 @@ def test_a_gradient_that_is_wrong(monkeypatch):
 def test_an_attention_that_is_wrong(monkeypatch):
     """By more than torch's own is, some times; gradients, too."""
     pytest.importorskip("torch")
-    from programs.attention import TorchProgram
+    from programs.torch_programs import TorchProgram
 
     x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 3, 4)
     steps = [Step("turned", (0,)), Step("matmul", (0, 1)), Step("softmax", (2,)), Step("matmul", (3, 0))]

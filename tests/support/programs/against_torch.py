@@ -11,8 +11,8 @@ import kfusion as kf
 from kfusion import _core
 from kinds import SPACING
 
-from .attention import WIDE, TorchProgram
 from .checks import H200, check_plan
+from .torch_programs import WIDE, TorchProgram
 from .values import Unfit
 
 FACTOR = 12

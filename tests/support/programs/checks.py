@@ -19,8 +19,8 @@ from kfusion import _core
 from kfusion._devices import running
 from kinds import np_dtype
 
-from .attention import TorchProgram
 from .program import Program
+from .torch_programs import TorchProgram
 from .values import Unfit, Value
 
 H200 = kf.device("H200").to_dict()
