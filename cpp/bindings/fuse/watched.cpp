@@ -22,14 +22,24 @@ PyObject* name(const char* text) { return PyUnicode_InternFromString(text); }
 
 using namespace watched_detail;
 
-Watched::Watched(const py::handle& tensor, bool by_value) : by_value_(by_value), state_(state(tensor)) {
+Watched::Watched(const py::handle& tensor, bool by_value) : by_value_(by_value), elements_(elements(tensor)) {
+  if (!elements_) state_ = state(tensor);
   tensor_ = py::reinterpret_steal<py::object>(PyWeakref_NewRef(tensor.ptr(), nullptr));
   if (!tensor_) throw py::error_already_set();
 }
 
 bool Watched::unchanged() const {
   const py::object tensor = referent(tensor_);
-  return tensor && state(tensor) == state_;
+  if (!tensor) return false;
+  return elements_ ? elements(tensor).equal(elements_) : state(tensor) == state_;
+}
+
+py::object Watched::elements(const py::handle& array) {
+  static PyObject* const tobytes = name("tobytes");
+  if (!PyObject_HasAttr(array.ptr(), tobytes)) return {};
+  auto bytes = py::reinterpret_steal<py::object>(PyObject_CallMethodNoArgs(array.ptr(), tobytes));
+  if (!bytes) throw py::error_already_set();
+  return bytes;
 }
 
 /// The dtype, which lives for ever, the address and the number of changes in place.

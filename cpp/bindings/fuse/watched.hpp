@@ -1,4 +1,4 @@
-// Tensors of modules that a trace depends on, although no kernel reads them as they are.
+// Arrays that a trace depends on, although no kernel reads them as they are.
 #pragma once
 #include <pybind11/pybind11.h>
 
@@ -11,7 +11,7 @@ namespace kfusion::fuse {
 namespace py = pybind11;
 
 /// A torch tensor as it was when a call was traced. Assigning its `.data` leaves it the same object; views of it, or
-/// what was computed of it, are then of the past.
+/// what was computed of it, are then of the past. Of an array of NumPy's, which counts no changes, the elements.
 class Watched {
  public:
   /// `by_value`: whether it was computed with, so that changes in place count as well.
@@ -24,10 +24,13 @@ class Watched {
  private:
   using State = std::array<std::uint64_t, 3>;
   State state(const py::handle& tensor) const;
+  /// Of an array of NumPy's, as bytes.
+  static py::object elements(const py::handle& array);
 
   py::object tensor_;  ///< a weak reference
   bool by_value_;
-  State state_;
+  py::object elements_;  ///< empty for a tensor
+  State state_{};
 };
 
 }  // namespace kfusion::fuse

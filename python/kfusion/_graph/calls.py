@@ -20,6 +20,7 @@ from .structure import holds_arrays, leaves, walk
 from .tracer import Tracer
 from .values import Argument, Input, Written, place_of
 
+_MOST_COMPARED = 1024  # elements of an array of NumPy's that a call compares with those that a trace has seen
 _MOST_ATTEMPTS = 6  # to record a trace for other sizes
 
 
@@ -30,8 +31,8 @@ class Prepared(NamedTuple):
     beside the floats. `fill` makes the result of the list of outputs; None: it is the only output itself. `calls` are
     the functions of the array library that the graph's nodes number. `alike` is what is known of calls that differ from
     this one in the extents of arrays only. `made_of` are weak references to tensors that constants of the trace may be
-    made of. `watched` are tensors that are no inputs, but on
-    whose memory (or, where that is so, elements) the trace depends. `inputs` keep alive what `sources` only refer to,
+    made of. `watched` are arrays on whose memory (or, where
+    that is so, elements) the trace depends beside its inputs. `inputs` keep alive what `sources` only refer to,
     until C++ has read it.
     """
 
@@ -235,15 +236,27 @@ def _made_of(tracer: Tracer, guards: Iterable[Guard]) -> list[Any]:
 
 def _watched(tracer: Tracer, guards: Iterable[Guard]) -> list[tuple[Any, bool]]:
     """The tensors of modules that are no inputs: views of them may be, or what was computed of all of them. A captured
-    array that nobody names was computed. And those of which a copy is the input.
+    array that nobody names was computed. And those of which a copy is the input, or whose elements were looked at.
     """
-    named = {id(value) for guard in guards for value in values(guard) if value is not None}
+    found = {id(value): value for guard in guards for value in values(guard) if value is not None}
+    named = found.keys()
     captured = [tracer.moved.get(id(i.array), i.array) for i in tracer.inputs if i.captured]
     is_computed = any(id(a) not in named and id(getattr(a, "_base", None)) not in named for a in captured)
     tensors = [t for guard in guards if modules.is_module(guard.owner) for t in modules.tensors(guard.owner)]
     known = set(map(id, captured))
-    moved = [(t, True) for t in tracer.moved.values() if id(t) in named]
-    return moved + [(t, is_computed) for t in tensors if is_computed or id(t) not in known]
+    by_value = [*(t for t in tracer.moved.values() if id(t) in named), *tracer.looked_at.values()]
+    by_value += _looked_at_by_numpy(found.values(), captured, tracer.meets_scalars)
+    return [(t, True) for t in by_value] + [(t, is_computed) for t in tensors if is_computed or id(t) not in known]
+
+
+def _looked_at_by_numpy(named: Iterable[Any], captured: Sequence[Any], has_scalars: bool) -> list[Any]:
+    """Small arrays of NumPy's, which do not tell what the function asks them: those that are no operands. All of them
+    where operands are scalars, or arrays that nobody names, which may be computed of them.
+    """
+    arrays = {id(v): v for v in named if type(v) is np.ndarray and v.size <= _MOST_COMPARED and not v.dtype.hasobject}
+    known = [x for a in captured if type(a) is np.ndarray for x in (id(a), id(a.base))]
+    is_computed = has_scalars or any(not {i, j} & arrays.keys() for i, j in zip(known[::2], known[1::2], strict=True))
+    return [v for i, v in arrays.items() if is_computed or i not in known]
 
 
 def _weak(array: Any) -> Any:

@@ -36,6 +36,8 @@ class Inputs(Nodes):
         self.is_made: Callable[[Any], bool] = lambda array: False  # whether the traced function made an array itself
         self.to_write: Callable[[Any], Any] = lambda array: array  # the value of one that is to be written to
         self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
+        self.looked_at: dict[int, Any] = {}  # tensors of outside whose elements decide on the graph, by id
+        self.meets_scalars = False  # whether NumPy's scalars are among the operands, which may be of an array
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
         self.without_data: Callable[[Any], bool] = lambda array: False  # whether a tensor of no data may be an input
         self._taken: set[str] = set()  # the inputs' names
@@ -77,6 +79,10 @@ class Inputs(Nodes):
     def is_given(self, value: Traced) -> bool:
         """Whether a value is an input itself, no view of one."""
         return any(known is value for known in self._values)
+
+    def is_captured(self, array: Any) -> bool:
+        """Whether an array that the function named is an input."""
+        return id(array) in self._captured
 
     def value_of_input(self, number: int) -> Traced:
         """The value of an input, as it was given."""
@@ -182,6 +188,7 @@ class Inputs(Nodes):
         if is_number(value):
             return self._parameter(value, library, what)
         if isinstance(value, np.generic):
+            self.meets_scalars = True
             return self._strong(self.lift(value.item(), library, what), value, library)
         for number in (bool, int, float):
             if isinstance(value, number):

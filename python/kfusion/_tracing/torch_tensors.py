@@ -30,7 +30,11 @@ _WRITE_NOTHING = ("requires_grad_", "share_memory_", "pin_memory_")
 _NO_VIEWS = ("_base", "grad")  # attributes
 _VIEWS = ("T", "mT", "H", "mH", "real", "imag")
 _COMPUTING = ("getitem", "matmul", "rmatmul", "neg", "abs")  # Python's operators, beside BINARY
-_READ_VALUES = ("item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__index__", "equal", "allclose")
+_READ_VALUES = (
+    *("item", "tolist", "numpy", "equal", "allclose", "is_nonzero"),
+    *("__bool__", "__float__", "__int__", "__index__", "__complex__", "__contains__", "__array__"),
+)
+_OF_KINDS = ("zeros_like", "ones_like", "empty_like", "new_zeros", "new_ones", "new_empty")  # which read no elements
 _OF_OTHERS = (
     "as_tensor",
     "asarray",
@@ -179,7 +183,9 @@ class _Tensors:
             result = self._written_to(targets, is_traced, function, name, args, kwargs)
         else:
             result = _applied(function, name, args, kwargs)
-        if not is_traced:
+        if is_traced:
+            self._computed_with(*walk((args, kwargs), lambda _, leaf: leaf if self._may_be_a_number(leaf) else None))
+        else:
             if takes_any and all(map(self._tracer.without_data, filter(_has_no_data, leaves((args, kwargs))))):
                 self._without_data |= {id(v): v for v in leaves(result) if _has_no_data(v)}
             self._remember(function, name, args, kwargs, result)
@@ -292,7 +298,7 @@ class _Tensors:
         """New tensors among the results, and views of tensors that were given."""
         if name == "__get__" and function.__self__.__name__ in _NO_VIEWS:
             return
-        if name in _READ_VALUES:
+        if name in _READ_VALUES or any(map(self._is_computed, _targets(name, args, kwargs))):
             self._computed_with(args, kwargs)
         results = enumerate(result) if isinstance(result, (tuple, list)) else [(None, result)]
         for i, tensor in results:
@@ -305,12 +311,32 @@ class _Tensors:
                     of = functools.partial(_again, function, name, args, kwargs, base, i)
                     self._views.setdefault(id(tensor), _View(tensor, base, of))
                 continue
-            self._computed_with(args, kwargs)
+            if name not in _OF_KINDS:
+                self._computed_with(args, kwargs)
             if _is_torchs(function) and name not in _OF_OTHERS:  # else it may be anybody's
                 self._own.setdefault(storage, (tensor, name))
 
+    def _may_be_a_number(self, value: Any) -> bool:
+        """Whether a value, among the arguments of a call with traced ones, is a tensor that it may have taken for a
+        number or sizes: it is no operand.
+        """
+        is_alone = _is_tensor(value) and not self._tracer.is_captured(value)
+        return is_alone and (value.numel() == 1 or not value.is_floating_point())
+
+    def _is_computed(self, tensor: Any) -> bool:
+        """Whether a tensor is the function's own and holds what torch has computed, no traced value."""
+        return _is_tensor(tensor) and _storage(tensor) in self._own.keys() - self._written
+
     def _computed_with(self, args: Any, kwargs: Any) -> None:
-        self._read |= {_storage(v) for v in leaves((args, kwargs)) if _is_tensor(v)} - self._own.keys()
+        """The elements of these tensors decide what the trace gives."""
+        for tensor in filter(_is_tensor, leaves((args, kwargs))):
+            if (storage := _storage(tensor)) in self._own:
+                continue
+            self._read.add(storage)
+            while id(tensor) in self._views:
+                tensor = self._views[id(tensor)].base
+            if self._is_named(tensor):
+                self._tracer.looked_at[id(tensor)] = tensor
 
 
 def _is_transformed(args: Any, kwargs: Any) -> bool:
