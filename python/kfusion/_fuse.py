@@ -27,8 +27,8 @@ from ._graph.calls import Alike
 from ._graph.number import is_int
 from ._graph.objects import Functional, TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
-from ._graph.source import RandomDraw
-from ._graph.state import Effects, SetsState, Snapshot, cannot_set, watched
+from ._graph.source import RandomDraw, SetsState
+from ._graph.state import SetPlaces, Snapshot, cannot_set, watched
 from ._graph.structure import Slot, filler, holds_arrays, leaves, walk
 from ._graph.tracer import Tracer
 from ._graph.values import Argument, Attempt, place_of
@@ -82,7 +82,7 @@ class FusedFunction(_core.FusedCallable):
         self._options = options
         self._is_each = each
         self._is_inner = isinstance(function, Functional) or "in_passes" in options  # of another fused function
-        self._effects = Effects()
+        self._places = SetPlaces()
 
     __wrapped__: Callable[..., Any]
     __name__: str
@@ -131,7 +131,7 @@ class FusedFunction(_core.FusedCallable):
         an attribute whose name is put together.
         """
         self._clear()
-        self._effects = Effects()
+        self._places = SetPlaces()
         self.__dict__.pop("_functional", None)
         for name in ("unfused", "_passes", "_labelled"):
             if name in self.__dict__:
@@ -139,7 +139,7 @@ class FusedFunction(_core.FusedCallable):
 
     def _differentiable(self, args: Any, kwargs: Any, out: Any, stream: Any) -> Any:
         """A call with tensors that require grad, or of a function that names some, for C++."""
-        if self._effects.are_known:
+        if self._places.are_known:
             return self._taken_apart(args, kwargs, out, stream)
         if "torch.distributed.tensor" in sys.modules and foreign_calls.libraries_of(args, kwargs):
             return foreign_calls.run(self, args, kwargs, out, stream)
@@ -170,8 +170,8 @@ class FusedFunction(_core.FusedCallable):
 
     def _planned(self, args: Any, kwargs: Any) -> Trace:
         """The trace of arrays as they lie, or of specs."""
-        if self._effects.are_known:
-            apart = self._effects.apart(self.__signature__, args, kwargs)
+        if self._places.are_known:
+            apart = self._places.apart(self.__signature__, args, kwargs)
             planned: Trace = self._functional._planned(apart.args, apart.kwargs)
             return planned
 
@@ -202,37 +202,37 @@ class FusedFunction(_core.FusedCallable):
             return foreign_calls.run(self, args, kwargs, out, stream)
         own = {name: value for name, value in (("out", out), ("stream", stream)) if value is not None}
         while True:
-            apart = self._effects.apart(self.__signature__, args, kwargs)
+            apart = self._places.apart(self.__signature__, args, kwargs)
             if apart.is_traced:
                 return self.__wrapped__(*args, **kwargs)
             try:
                 return apart.put_back(self._functional(*apart.args, **apart.kwargs, **own))
-            except SetsState as effects:
-                self._learn(effects, args)
+            except SetsState as found:
+                self._learn(found, args)
 
-    def _with_effects(self, effects: SetsState, args: Sequence[Any], kwargs: Mapping[str, Any], *own: Any) -> Any:
+    def _with_effects(self, found: SetsState, args: Sequence[Any], kwargs: Mapping[str, Any], *own: Any) -> Any:
         """A call whose trace has said that the function sets something beside its results, for C++."""
         if self._is_inner:
-            raise effects
-        self._learn(effects, args)
+            raise found
+        self._learn(found, args)
         return self._taken_apart(args, kwargs, *own)
 
-    def _learn(self, effects: SetsState, args: Sequence[Any]) -> None:
+    def _learn(self, found: SetsState, args: Sequence[Any]) -> None:
         """From now on calls set what the function sets.
 
         Raises:
             TraceError: that is known already, and does not help.
         """
         if self._is_each:
-            raise cannot_set(name_of(self.__wrapped__))
-        self._effects.learn(effects, name_of(self.__wrapped__), args)
+            raise cannot_set(name_of(self.__wrapped__), found.what)
+        self._places.learn(found, name_of(self.__wrapped__), args)
         self.__dict__.pop("_functional", None)
         self._take_apart()
 
     @functools.cached_property
     def _functional(self) -> FusedFunction:
         """The function of what its arguments and places hold that returns what it sets in them."""
-        made = self._effects.functional(self.__wrapped__, name_of(self.__wrapped__), self.__signature__)
+        made = self._places.functional(self.__wrapped__, name_of(self.__wrapped__), self.__signature__)
         return FusedFunction(made, self._options)
 
     def _cached(self) -> int:
@@ -316,7 +316,7 @@ class FusedFunction(_core.FusedCallable):
             return through_jax.attempted(self.__wrapped__, (args, kwargs), attempt)
 
         roots = [self.__wrapped__, *guards.guarded(args, kwargs)]
-        return watched(name_of(self.__wrapped__), roots, traced)
+        return watched(name_of(self.__wrapped__), roots, (args, kwargs), traced)
 
     def _traced_as(
         self,

@@ -19,18 +19,19 @@ def run(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class Traces:
-    """Counts the traces of a function that calls it. No trace looks into an object without weak references."""
+    """Counts the traces of a function that calls it. No trace looks into the list behind a method of it."""
 
-    __slots__ = ("count",)
+    __slots__ = ("_length", "_note")
 
     def __init__(self) -> None:
-        self.count = 0
+        noted: list[None] = []
+        self._note, self._length = noted.append, noted.__len__
 
     def __call__(self) -> None:
-        self.count += 1
+        self._note(None)
 
     def __len__(self) -> int:
-        return self.count
+        return self._length()
 
 
 def plain(x: Any) -> np.ndarray:

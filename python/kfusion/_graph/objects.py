@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, Protocol
 
+from .contents import changed, contents, kinds, remembered, same, set_contents
 from .number import Computed, computed, is_number, registers
 from .reach import reached
 from .sizes import is_size
-from .structure import ATOMS, attributes, blank, foreign_library, is_plain_type, may_hold_results, walk
+from .source import SetsState
+from .structure import ATOMS, blank, containers, foreign_library, is_plain_type, may_hold_results, walk
 
 _CONTAINERS = (list, dict, OrderedDict, defaultdict)
 
@@ -30,16 +31,6 @@ class _Class:
 
 class _Factory:
     """The key of what a defaultdict makes of a key that it does not have."""
-
-
-class _Absent:
-    """What is in a place where there is nothing."""
-
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-ABSENT = _Absent()
 
 
 class Parts(dict[Any, Any]):
@@ -79,7 +70,7 @@ class Place(Protocol):
 
     @property
     def key(self) -> Key:
-        """What it is told apart by while its owner is alive."""
+        """What identifies the place while its owner lives."""
 
     def value(self) -> Any:
         """What is there, or ABSENT."""
@@ -185,12 +176,14 @@ class Functional:
         made = list(map(together.made_of, args))
         named = {name: together.made_of(value) for name, value in kwargs.items()}
         count = len(self.places)
-        with Standing(self.places, made[:count]) as standing:
+        with ValuesInPlaces(self.places, made[:count]) as values:
             result = self.__wrapped__(*made[count:], **named)
-        return together.returned(result, standing.found)
+        if others := changed(together.copies):
+            raise SetsState(self.__name__, what=kinds(others))
+        return together.returned(result, values.found)
 
 
-class Standing:
+class ValuesInPlaces:
     """While it is entered, values stand in places. `found` are those that are there at the end, by number, where they
     are others.
     """
@@ -200,7 +193,7 @@ class Standing:
         self._before: list[Any] = []
         self.found: dict[int, Any] = {}
 
-    def __enter__(self) -> Standing:
+    def __enter__(self) -> ValuesInPlaces:
         self._before = [place.value() for place in self._places]
         for place, value in zip(self._places, self._values, strict=True):
             place.set(value)
@@ -215,9 +208,12 @@ class Standing:
 
 
 class PutTogether:
-    """Objects made of parts, for a function that is traced."""
+    """Objects made of parts, for a function that is traced. `copies`: of other lists and dicts, in which calls can set
+    nothing, and what is in them.
+    """
 
     def __init__(self) -> None:
+        self.copies: list[tuple[Any, dict[Any, Any]]] = []
         self._made: list[Any] = []
         self._before: list[dict[Any, Any]] = []
 
@@ -236,8 +232,20 @@ class PutTogether:
         return Returned(self._numbered(result, False), changed, {n: self._numbered(v) for n, v in placed.items()})
 
     def made_of(self, argument: Any) -> Any:
-        """An argument with objects in place of parts."""
-        return walk(argument, lambda _, leaf: self._one(leaf), is_leaf=lambda v: isinstance(v, Parts))
+        """An argument with objects in place of parts; itself where it has none."""
+        parts: list[Any] = []
+
+        def visit(_: str, leaf: Any) -> Any:
+            if isinstance(leaf, (Parts, Whole)):
+                parts.append(leaf)
+            return self._one(leaf)
+
+        made = walk(argument, visit, is_leaf=lambda v: isinstance(v, Parts))
+        if not parts:
+            return argument
+        numbered = set(map(id, self._made))
+        self.copies += remembered(v for v in containers(made) if id(v) not in numbered)
+        return made
 
     def _one(self, value: Any) -> Any:
         if isinstance(value, Whole):
@@ -302,48 +310,3 @@ def holds(value: Any, test: Callable[[Any], bool], depth: int = 4) -> bool:
 def holds_traced(values: Iterable[Any]) -> bool:
     """Whether something of a trace is behind one of the values."""
     return any(hasattr(type(v), "__kfusion_traced__") or is_number(v) or is_size(v) for v in reached(values)[0])
-
-
-# ---- what containers hold ----
-
-
-def is_container(value: Any) -> bool:
-    """Whether a value holds others that may change, and is not looked at as an object with attributes."""
-    return isinstance(value, (list, dict, set, deque, SimpleNamespace))
-
-
-def contents(value: Any) -> dict[Any, Any]:
-    """What a container holds, or an object's attributes."""
-    if isinstance(value, (list, set, deque)):
-        return dict(enumerate(value))
-    return dict(value if isinstance(value, dict) else attributes(value))
-
-
-def set_contents(value: Any, items: Mapping[Any, Any]) -> None:
-    """Makes it hold these and nothing else."""
-    if isinstance(value, list):
-        value[:] = items.values()
-    elif isinstance(value, deque):
-        value.clear()
-        value.extend(items.values())
-    elif isinstance(value, set):
-        value.clear()
-        value.update(items.values())
-    else:
-        _set_items(value if isinstance(value, dict) else vars(value), items)
-
-
-def _set_items(held: dict[Any, Any], items: Mapping[Any, Any]) -> None:
-    """What stays is there all the time: other threads read it."""
-    for key in held.keys() - items.keys():
-        held.pop(key, None)
-    if list(items)[: len(held)] != list(held):  # another order of keys
-        held.clear()
-    for key, value in items.items():
-        if held.get(key, ABSENT) is not value:
-            held[key] = value
-
-
-def same(x: Mapping[Any, Any], y: Mapping[Any, Any]) -> bool:
-    """Whether two states are one."""
-    return list(x) == list(y) and all(x[key] is y[key] for key in x)

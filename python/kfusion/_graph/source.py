@@ -7,7 +7,7 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -38,6 +38,20 @@ class RandomDraw(TraceError):
 
 class TraceAttributeError(TraceError, AttributeError):
     """A TraceError that leaves `hasattr` working."""
+
+
+class SetsState(BaseException):
+    """A function that is traced sets something that each call must set. No code of the user's is to handle it.
+
+    `places` are where (`state.Place`); none: in lists, dicts and objects among its arguments.
+    `what` names them, for messages.
+    """
+
+    __kfusion_effects__ = True  # what C++ knows it by
+
+    def __init__(self, function: str, places: Sequence[Any] = (), what: str = "something in its arguments") -> None:
+        super().__init__(f"kfusion.{function}: it sets what only a call of its own can set")
+        self.places, self.what = tuple(places), what
 
 
 def user_frame() -> FrameType | None:

@@ -7,29 +7,28 @@ be there (`objects.Functional`).
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
-from typing import Any, TypeVar
+from types import FunctionType, MemberDescriptorType, ModuleType
+from typing import Any, NamedTuple, TypeVar
 
 from . import guards
+from .contents import ABSENT, containers_in, contents, kinds, remembered, same, set_contents
 from .objects import (
-    ABSENT,
     Functional,
     Key,
     TakenApart,
-    contents,
     holds_traced,
-    is_container,
     is_taken_apart,
-    same,
-    set_contents,
 )
-from .source import NothingReturned, TraceError, trace_error
+from .source import NothingReturned, SetsState, TraceError, trace_error
+from .structure import leaves
 
 _Made = TypeVar("_Made")
+_HINT = "return it, or set it in a list, a dict or an attribute of an object with a `__dict__`"
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +41,7 @@ class Place:
 
     @property
     def key(self) -> Key:
-        """What it is told apart by while its owner is alive: an object, the globals of functions, or a cell."""
+        """What identifies the place while its owner lives: of an object, globals or a cell."""
         owner = self.owner()
         if owner is None:
             return 0, ""
@@ -65,20 +64,7 @@ class Place:
             _SETTERS[self.kind](owner, self.name, value)
 
 
-class SetsState(BaseException):
-    """A function that is traced sets something that each call must set. No code of the user's is to handle it.
-
-    `places` are where; none: in lists, dicts and objects among its arguments.
-    """
-
-    __kfusion_effects__ = True  # what C++ knows it by
-
-    def __init__(self, function: str, places: Sequence[Place] = ()) -> None:
-        super().__init__(f"kfusion.{function}: it sets what only a call of its own can set")
-        self.places = tuple(places)
-
-
-class Effects:
+class SetPlaces:
     """What calls of a function set beside their results, as far as its traces have shown."""
 
     def __init__(self) -> None:
@@ -97,7 +83,7 @@ class Effects:
         may_take = bool(args) and not self._takes_self and is_taken_apart(args[0])
         own = [place for place in fresh if may_take and place.owner() is args[0]]
         if self.are_known and not fresh:
-            raise cannot_set(function)
+            raise cannot_set(function, found.what)
         self.are_known, self._takes_self = True, self._takes_self or bool(own)
         self._places += [place for place in fresh if place not in own]
 
@@ -110,14 +96,16 @@ class Effects:
         return Functional(function, name, signature, tuple(self._places))
 
 
-def cannot_set(function: str) -> TraceError:
+def cannot_set(function: str, what: str) -> TraceError:
     """The error of a function that sets what its calls cannot set."""
-    what = f"{function} sets something in its arguments, or elsewhere, that calls cannot set"
-    return trace_error(what, "return it, or set it in a list, a dict or an object's attribute", "")
+    return trace_error(f"{function} sets {what} in each call, which calls cannot set", _HINT, "")
 
 
-def watched(function: str, roots: Sequence[Any], trace: Callable[[Snapshot], _Made]) -> _Made:
-    """What `trace(snapshot)` gives. No value of a trace stays in what can be reached from the roots.
+def watched(
+    function: str, roots: Sequence[Any], arguments: tuple[Any, Any], trace: Callable[[Snapshot], _Made]
+) -> _Made:
+    """What `trace(snapshot)` gives. No value of a trace stays in what can be reached from the roots and arguments, nor
+    in variables of contexts.
 
     Where the trace sets anything else, it is done again: what is set again each call must set. What is not, is a cache.
 
@@ -125,34 +113,62 @@ def watched(function: str, roots: Sequence[Any], trace: Callable[[Snapshot], _Ma
         SetsState: the function sets what each call must set.
         TraceError: it puts what it computes into a container that is neither a list nor a dict.
     """
-    with Snapshot(roots) as snapshot:
-        try:
-            made = trace(snapshot)
-        except NothingReturned:
-            snapshot.require_no_values(function)
-            raise
-        if snapshot.changed():
-            with Snapshot(roots) as again:
-                made = trace(again)
-                if places := again.changed():
-                    raise SetsState(function, [place for place, _ in places])
+
+    def twice() -> _Made:
+        with Snapshot(roots, arguments) as snapshot:
+            try:
+                made = trace(snapshot)
+            except NothingReturned:
+                snapshot.require_no_values(function)
+                raise
+            if snapshot.changed(function):
+                with Snapshot(roots, arguments) as again:
+                    made = trace(again)
+                    _require_none(function, again.changed(function))
+        return made
+
+    context = contextvars.copy_context()
+    made = context.run(twice)
+    for variable, value in context.items():
+        if variable.get(ABSENT) is not value:
+            variable.set(value)
     return made
 
 
+class Found(NamedTuple):
+    """What a trace has set: a place, or a container among the arguments; what it holds; whether that is of a trace."""
+
+    place: Place | None
+    value: Any
+    is_traced: bool
+
+
+def _require_none(function: str, found: Sequence[Found]) -> None:
+    if found:
+        places = [f.place for f in found if f.place is not None]
+        raise SetsState(function, places, ", ".join(dict.fromkeys(map(_described, found))))
+
+
+def _described(found: Found) -> str:
+    kind = kinds([found.value])
+    return kind if found.place is None else f"`{found.place.name}`, {kind},"
+
+
 class Snapshot:
-    """What can be reached from roots, as it was when this was made, and as it is again after an error. `always`: and
-    in any case.
+    """What can be reached from roots, and what arguments hold, as it was when this was made. It is restored when the
+    context ends with an error. `always`: restored when the context ends, also without an error.
     """
 
-    def __init__(self, roots: Iterable[Any], *, always: bool = False) -> None:
+    def __init__(self, roots: Iterable[Any], arguments: tuple[Any, Any] = ((), {}), *, always: bool = False) -> None:
         self._always = always
         self._before = [(owner, kind, dict(held)) for owner in guards.owners(roots) for kind, held in _scopes(owner)]
         values = (value for _, _, held in self._before for value in held.values())
-        found = {id(value): value for value in guards.expanded(values) if is_container(value)}
-        self._contents = [(value, contents(value)) for value in found.values()]
+        given = containers_in(leaf for leaf in leaves(arguments) if not is_taken_apart(leaf))
+        self._given = set(map(id, given))
+        self._contents = remembered(({id(v): v for v in containers_in(values)} | {id(v): v for v in given}).values())
 
-    def changed(self) -> list[tuple[Place, bool]]:
-        """The places that hold something else, or containers that do, and whether what was set is of a trace.
+    def changed(self, function: str) -> list[Found]:
+        """The places that hold something else, or containers that do.
 
         Raises:
             TraceError: something of a trace is in a container that cannot be set in each call.
@@ -161,19 +177,23 @@ class Snapshot:
         for value, before in self._contents:
             if new := _new(before, contents(value)):
                 inside[id(value)] = holds_traced(new)
-                if inside[id(value)] and not isinstance(value, (list, dict, SimpleNamespace)):
-                    what = f"the traced function puts what it computes into a {type(value).__name__}"
-                    raise trace_error(what, "take a list or a dict, or return it", "")
+                if inside[id(value)] and not (isinstance(value, (list, dict)) or is_taken_apart(value)):
+                    what = f"{function} puts what it computes into {kinds([value])}, where calls cannot set it"
+                    raise trace_error(what, _HINT, "")
         found = []
+        in_places: set[int] = set()
         for owner, kind, before in self._before:
             now = dict(_scopes(owner))[kind]
             for name in before.keys() | now.keys():
                 was, value = before.get(name, ABSENT), now.get(name, ABSENT)
-                held = [inside[id(v)] for v in guards.expanded([was]) if id(v) in inside] if inside else []
+                held = [v for v in containers_in([was]) if id(v) in inside] if inside else []
                 if was is not value or held:
-                    is_traced = any(held) or (was is not value and holds_traced([value]))
-                    found.append((Place(weakref.ref(owner), kind, name), is_traced))
-        return found
+                    in_places |= set(map(id, held))
+                    is_traced = any(inside[id(v)] for v in held) or (was is not value and holds_traced([value]))
+                    place = Place(weakref.ref(owner), kind, name)
+                    found.append(Found(place, held[-1] if held else value, is_traced))
+        given = (value for value, _ in self._contents if id(value) in inside.keys() & self._given - in_places)
+        return [*found, *(Found(None, value, inside[id(value)]) for value in given)]
 
     def require_no_values(self, function: str) -> None:
         """After a trace. Tensors come back to where only what stands for them has been put: they are written to.
@@ -182,8 +202,7 @@ class Snapshot:
             SetsState: other values of the trace are somewhere.
         """
         self._settle()
-        if places := [place for place, is_traced in self.changed() if is_traced]:
-            raise SetsState(function, places)
+        _require_none(function, [found for found in self.changed(function) if found.is_traced])
 
     def _settle(self) -> None:
         for value, before in self._contents:

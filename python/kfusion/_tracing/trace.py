@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import inspect
@@ -15,13 +16,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._graph import modules
+from .._graph.contents import changed, kinds, remembered
 from .._graph.guards import guarded, guards, named_modules, reachable, values
 from .._graph.heads import WholeProduct
-from .._graph.objects import Functional, Parts, PutTogether, TakenApart, contents, holds, same
+from .._graph.objects import Functional, Parts, PutTogether, TakenApart, holds
 from .._graph.reach import reached
 from .._graph.sizes import RecordedGraph
-from .._graph.source import NothingReturned, TraceError, message, raised_line, trace_error
-from .._graph.state import SetsState, Snapshot, cannot_set
+from .._graph.source import NothingReturned, SetsState, TraceError, message, raised_line, trace_error
+from .._graph.state import Snapshot, cannot_set
 from .._graph.structure import containers, fill, holds_arrays, walk
 from .._graph.tracer import Tracer, current
 from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Watch, Written
@@ -93,14 +95,17 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         tracer = Tracer(name, attempt=attempt)
         return trace_with(tracer, *(own, apart.args, apart.kwargs) if is_own else (function, args, kwargs))
 
-    with Snapshot([function, *guarded(args, kwargs)], always=True) as snapshot:
-        roots = function, args, kwargs
-        try:
-            return repeated(name, lambda attempt: traced(attempt, is_own), roots)
-        except SetsState:
-            if is_own:
-                raise cannot_set(name) from None
-        return repeated(name, lambda attempt: traced(attempt, True), roots)
+    def attempts() -> Trace:
+        what = ""
+        for taken_apart in dict.fromkeys((is_own, True)):
+            try:
+                return repeated(name, functools.partial(traced, is_own=taken_apart), (function, args, kwargs))
+            except SetsState as found:
+                what = found.what
+        raise cannot_set(name, what)
+
+    with Snapshot([function, *guarded(args, kwargs)], (apart.args, apart.kwargs), always=True) as snapshot:
+        return contextvars.copy_context().run(attempts)
 
 
 def repeated(name: str, trace: Callable[[Attempt], _Traced], roots: Sequence[Any]) -> _Traced:
@@ -187,7 +192,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
         path = "" if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else name
         bound.arguments[name] = walk(value, lambda p, leaf: _argument(tracer, p, leaf), path, enters=holds_arrays)
     _require_one_library(tracer)
-    own = [(value, contents(value)) for given in bound.arguments.values() for value in containers(given)]
+    own = remembered(value for given in bound.arguments.values() for value in containers(given))
     tracer.named_tensors = lambda: modules.tensor_names(_roots(function, bound))
     if tracer.plans:
         tracer.module = _running_module(function, bound)
@@ -199,8 +204,8 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
                 result = _call(tracer, function, bound)
                 if tracer.recorded is not None:
                     _require_no_sizes_outside(tracer.recorded, function, bound)
-            if not all(same(before, contents(value)) for value, before in own):
-                raise SetsState(tracer.name)
+            if others := changed(own):
+                raise SetsState(tracer.name, what=kinds(others))
             written = tracer.written()
             found = Results(tracer, written, lambda: _outside(function, bound.arguments.values()))
             results = found.places(result)  # which may run code of its containers
