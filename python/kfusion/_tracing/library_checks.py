@@ -37,7 +37,14 @@ def raised(text: str) -> None:
     raise LibraryDifference(text)
 
 
-_report: Callable[[str], None] | None = raised if os.environ.get("KFUSION_CHECK") == "library" else None
+def _reports(mode: str) -> Callable[[str], None] | None:
+    """What `KFUSION_CHECK` asks for. A misspelled value would turn checking off."""
+    if mode not in ("", "library"):
+        raise ValueError(f"KFUSION_CHECK must be 'library', got {mode!r}")
+    return raised if mode else None
+
+
+_report = _reports(os.environ.get("KFUSION_CHECK", ""))
 
 
 @contextlib.contextmanager

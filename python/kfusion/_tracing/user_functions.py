@@ -72,7 +72,7 @@ def _called(torch: Any, tracer: Tracer, function: Any, args: Sequence[Any]) -> A
         try:
             return _traced(torch, tracer, function, given)
         except Exception as error:
-            if tracer.effects != before or isinstance(error, _Refused):
+            if tracer.effects != before or hasattr(error, "__kfusion_refused__"):
                 raise
             failed = error
     elif _is_once_differentiable(torch, function):
@@ -95,8 +95,11 @@ def _backward_of(torch: Any, function: Any) -> Any:
     return function.backward if function.vjp is _base(torch).vjp else function.vjp
 
 
-class _Refused(RuntimeError):
-    """What torch would refuse, too."""
+def _refused(text: str) -> RuntimeError:
+    """The error of what torch would refuse, too; no call of the library is tried then."""
+    error = RuntimeError(text)
+    error.__kfusion_refused__ = True  # type: ignore[attr-defined]
+    return error
 
 
 def _as_value(tracer: Tracer, argument: Any) -> Any:
@@ -164,7 +167,7 @@ def _gradients(
     found = list(found) if isinstance(found, tuple) else [found]
     if len(found) < len(args) or any(g is not None for g in found[len(args) :]):
         what = f"{function.__name__}.backward must give {len(args)} gradients, got {len(found)}"
-        raise _Refused(f"kfusion.{tracer.name}: {what}")
+        raise _refused(f"kfusion.{tracer.name}: {what}")
     pairs = [(a, g) for a, g, needs in zip(args, found, context.needs_input_grad, strict=False) if needs]
     return [(a, _fitted(tracer, function.__name__, g, a)) for a, g in pairs if g is not None]
 
@@ -183,7 +186,7 @@ def _fitted(tracer: Tracer, name: str, g: Any, x: Any) -> Any:
     behind = list(zip(g.shape[max(extra, 0) :], x.shape, strict=False))
     if extra < 0 or any(n != m != 1 for n, m in behind):
         what = f"{name}.backward must give a gradient of shape {tuple(x.shape)}, got {tuple(g.shape)}"
-        raise _Refused(f"kfusion.{tracer.name}: {what}")
+        raise _refused(f"kfusion.{tracer.name}: {what}")
     axes = [*range(extra), *(extra + i for i, (n, m) in enumerate(behind) if n != m)]
     if axes:
         g = views.reshape(p.sum(g, tuple(axes)), x.shape)
