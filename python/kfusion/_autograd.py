@@ -64,7 +64,7 @@ class Differentiable:
             known = tuple(id(t) for t in self._forward.captured())
             answer = self.forward((args, kwargs), known, wanted, **({} if stream is None else {"stream": stream}))
         state = self.seeds.taken(), self._forward.modes()
-        result, passing, computed, kept, turned, read, named = answer
+        result, passing, reached, computed, kept, turned, read, named = answer
         captured = self._forward.captured()
         made: list[Any] = []
         structure = mapped(result, lambda leaf: _slot(torch, made, leaf), may_hold_results, _leaf_types(torch))
@@ -75,15 +75,26 @@ class Differentiable:
         surroundings = _Surroundings(torch, tensors + captured)
         constants = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
         saved = _Saved(made, passing, kept, turned, computed, named, [(weakref.ref(t), t._version) for t in constants])
-        node = _Node(self, arguments, len(tensors), [id(t) for t in captured], saved, state, surroundings)
+        node = _Node(self, arguments, wanted, [id(t) for t in captured], saved, state, surroundings)
         outs = dict(enumerate(made))
-        outs |= zip(passing, _function(torch).apply(node, *tensors, *captured), strict=True) if passing else ()
+        if passing:
+            linked = _linked(tensors, captured, *reached)
+            outs |= zip(passing, _function(torch).apply(node, *linked), strict=True)
         return mapped(
             structure,
             lambda leaf: outs[leaf.index] if isinstance(leaf, Slot) else leaf,
             may_hold_results,
             _leaf_types(torch),
         )
+
+
+def _linked(tensors: Sequence[Any], captured: Sequence[Any], own: Sequence[bool], named: Sequence[int]) -> list[Any]:
+    """Arguments and captured tensors, of which those that gradients reach are linked to what made them. Others are not:
+    their graphs may be gone, or hold those of all calls before, as that of what a call has set does.
+    """
+    reached = iter(own)
+    given = [t if not t.requires_grad or next(reached) else t.detach() for t in tensors]
+    return given + [t if id(t) in named else t.detach() for t in captured]
 
 
 def _alone(tensor: Any) -> Any:
@@ -156,7 +167,8 @@ class ForwardPass:
             id(t): weakref.ref(t) for t in found if hasattr(t, "requires_grad") and hasattr(t, "grad_fn")
         }
         kept = _kept(tracer, result, given, self._memory, self._device)
-        return result, _passing(tracer, result, given), *kept, _named(tracer, named)
+        passing = _passing(tracer, result, given)
+        return result, passing, _reached(tracer, result, passing, given), *kept, _named(tracer, named)
 
 
 def _passing(tracer: Tracer, result: Any, given: Sequence[Traced]) -> tuple[int, ...]:
@@ -164,6 +176,18 @@ def _passing(tracer: Tracer, result: Any, given: Sequence[Traced]) -> tuple[int,
     results = {n: tracer.node(y) for n, y in enumerate(_traced(tracer, values_of(result))) if y is not None}
     reached = tracer.reaching(results.values(), [*given, *_captured_parameters(tracer)])
     return tuple(n for n, node in results.items() if node in reached)
+
+
+def _reached(
+    tracer: Tracer, result: Any, passing: Sequence[int], given: Sequence[Traced]
+) -> tuple[tuple[bool, ...], tuple[int, ...]]:
+    """Whether gradients of results reach the given values, and the ids of captured tensors that they reach."""
+    values = _traced(tracer, values_of(result))
+    results = [y for n in passing if (y := values[n]) is not None]
+    captured = [i.array for i in tracer.inputs if i.captured and _requires_grad(i.array)]
+    reached = tracer.reached(results, [*given, *_captured_parameters(tracer)])
+    named = (id(t) for t, is_reached in zip(captured, reached[len(given) :], strict=True) if is_reached)
+    return tuple(reached[: len(given)]), tuple(named)
 
 
 def _traced(tracer: Tracer, values: Iterable[Any]) -> list[Traced | None]:
@@ -343,7 +367,7 @@ class _Node:
         self,
         passes: Differentiable,
         arguments: Any,
-        count: int,
+        wanted: Sequence[bool],
         captured: list[int],
         saved: _Saved,
         state: tuple[dict[int, Any], list[tuple[Any, bool]]],
@@ -351,7 +375,7 @@ class _Node:
     ) -> None:
         self.passes = passes
         self.arguments = arguments  # with slots for tensors
-        self.count = count  # of these
+        self.wanted = wanted  # of these, which require grad
         self.captured = captured
         self.made = [saved.made[n] for n in saved.passing]
         self.passing, self.results = saved.passing, len(saved.made)
@@ -366,10 +390,13 @@ class _Node:
         self.drawn, self.modes = state
         self.surroundings = surroundings
 
-    def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
+    @property
+    def count(self) -> int:
+        """Of the tensors that gradients are given of."""
+        return len(self.wanted) + len(self.captured)
+
+    def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         """Of tensors, captured ones behind the arguments, None where none is wanted or there is none."""
-        if all(g is None for g in gradients):
-            return [None] * (self.count + len(self.captured))
         donated = self._donated(tensors)
         for known, version in self.versions:
             if (t := known()) is not None and t._version != version:
@@ -381,22 +408,20 @@ class _Node:
             _enters,
             _leaf_types(sys.modules["torch"]),
         )
-        first, behind = self.count, self.count + len(self.captured)
-        kept = dict(zip(self.kept, tensors[behind:], strict=True))
-        asked = tuple(bool(w) and t.is_floating_point() for w, t in zip(wanted[:first], tensors, strict=False))
-        captured = tuple(k for k, w in zip(self.captured, wanted[first:], strict=True) if w)
+        kept = dict(zip(self.kept, tensors[self.count :], strict=True))
+        captured = tuple(self.captured)
         modes = modules.in_modes(self.modes) if self.modes else _NOTHING
         passing = dict(zip(self.passing, gradients, strict=True))
         cotangents = [passing.get(n) for n in range(self.results)]
         with self.surroundings.again(), modes, self.passes.seeds.again(self.drawn):
             made = self.passes.backward(
-                call, cotangents, asked, captured, self.computed, kept, self.turned, self.named, donated
+                call, cotangents, self.wanted, captured, self.computed, kept, self.turned, self.named, donated
             )
         own, named, reached = made
         if not reached:
-            return [None] * (first + len(self.captured))
+            return [None] * self.count
         given = iter(own)
-        return [next(given) if a else None for a in asked] + [named.get(k) for k in self.captured]
+        return [next(given) if a else None for a in self.wanted] + [named.get(k) for k in self.captured]
 
     def _donated(self, tensors: Sequence[Any]) -> tuple[int, ...]:
         """The numbers of kept tensors that only this node has, and torch forgets when its backward pass is done.
@@ -448,8 +473,10 @@ def _function(torch: Any) -> Any:
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
             require_first(torch, f"kfusion.{ctx.node.passes.name}")
+            if all(g is None for g in gradients):  # where saved tensors may be gone, too
+                return (None,) * (1 + ctx.node.count)
             backward_threads.used(g for g in gradients if g is not None)
-            return None, *ctx.node.gradients(ctx.saved_tensors, gradients, ctx.needs_input_grad[1:])
+            return None, *ctx.node.gradients(ctx.saved_tensors, gradients)
 
     return Fused
 

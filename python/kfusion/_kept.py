@@ -176,12 +176,13 @@ class _Forward(ForwardPass):
         )
 
     def __call__(self, call: Any, captured: Any, wanted: Sequence[bool]) -> Any:
-        result, passing, computed, kept, turned, read, named = super().__call__(call, captured, wanted)
+        answer = super().__call__(call, captured, wanted)
+        result, _, _, computed, kept, turned, _, named = answer
         values = values_of(result)
         specs = {k: _spec_of(values[v] if isinstance(v, int) else v) for k, v in kept.items()}
         self.told = computed, specs, turned, named
         self.cotangents = [_spec_of(y) if isinstance(y, Traced) and y._dtype in FLOATS else None for y in values]
-        return result, passing, computed, kept, turned, read, named
+        return answer
 
 
 def _spec_of(value: Traced) -> Spec:

@@ -1,0 +1,113 @@
+"""What a trained function sets beside its results, as a module its last activation, and gradients of later steps."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import kfusion as kf
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+
+class Keeping(nn.Module):
+    """Keeps what `keep` puts into it or its dict."""
+
+    def __init__(self, keep: Callable[[Any, Any], None]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(3, 3).double()
+        self.keep, self.held = keep, {}
+
+    def forward(self, x: Any) -> Any:
+        y = self.linear(x).relu()
+        self.keep(self, y)
+        return y * 2
+
+
+class Recurrent(Keeping):
+    """Computes with the state of the step before, which gradients do not reach."""
+
+    def forward(self, x: Any) -> Any:
+        before = self.held["y"].detach() if "y" in self.held else torch.zeros(2, 3, dtype=x.dtype)
+        y = torch.tanh(self.linear(x) + before)
+        self.held["y"] = y
+        return y * before.cos()
+
+
+KEEP: dict[str, Callable[[Any, Any], Any]] = {
+    "attribute": lambda module, y: setattr(module, "last", y),
+    "loss": lambda module, y: setattr(module, "aux", y.pow(2).mean()),
+    "dict": lambda module, y: module.held.__setitem__("y", y),
+    "both": lambda module, y: (setattr(module, "last", y), module.held.__setitem__("y", y + 1)),
+    "detached": lambda module, y: setattr(module, "last", y.detach()),
+}
+
+
+def steps(module: Any, function: Any, count: int = 4) -> list[Any]:
+    found = []
+    for n in range(count):
+        x = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(n)).requires_grad_()
+        y = function(x)
+        y.sum().backward()
+        found += [y.detach(), x.grad, module.linear.weight.grad.clone()]
+    return found
+
+
+@pytest.mark.parametrize("kind", [Keeping, Recurrent])
+@pytest.mark.parametrize("keep", KEEP)
+def test_steps_train_as_eagerly(kind: Any, keep: str) -> None:
+    eager, fused = kind(KEEP[keep]), kind(KEEP[keep])
+    for got, expected in zip(steps(fused, kf.fuse(fused)), steps(eager, eager), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_the_loss_of_what_is_kept() -> None:
+    found = []
+    for fuse in (kf.fuse, lambda module: module):
+        module = Keeping(KEEP["loss"])
+        function = fuse(module)
+        for n in range(3):
+            x = torch.randn(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+            (function(x).sum() + module.aux).backward()
+        found.append(module.linear.weight.grad)
+    torch.testing.assert_close(*found)
+
+
+def test_no_graph_holds_those_of_calls_before() -> None:
+    module = Keeping(KEEP["attribute"])
+    fused = kf.fuse(module)
+    found = []
+    for _ in range(6):
+        fused(torch.randn(2, 3, dtype=torch.float64))
+        found.append(weakref.ref(module.last.grad_fn))
+    assert [known() is not None for known in found] == [False] * 5 + [True]
+
+
+def test_a_state_that_gradients_reach_is_linked() -> None:
+    def function(state: dict[str, Any], x: Any) -> Any:
+        state["y"] = state["y"] * x
+        return state["y"] + 1
+
+    found = []
+    for call in (kf.fuse(function), function):
+        start, x = (torch.arange(1.0, 4).double().requires_grad_() for _ in range(2))
+        state = {"y": start}
+        for _ in range(3):
+            y = call(state, x)
+        y.sum().backward()
+        found.append((start.grad, x.grad))
+    torch.testing.assert_close(*found)
+
+
+def test_a_captured_tensor_whose_graph_is_gone() -> None:
+    start = torch.arange(1.0, 4).double().requires_grad_()
+    held = start.exp()
+    held.sum().backward()
+    x = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    kf.fuse(lambda x: x.sin() * held.detach())(x).sum().backward()
+    torch.testing.assert_close(x.grad, x.detach().cos() * held.detach())
