@@ -73,9 +73,19 @@ def test_numpys_generator_may_not_be_imported_yet():
     assert "draws from numpy.random" in ran.stderr
 
 
-def test_a_generator_is_not_seen():
-    generator = np.random.default_rng(0)
-    assert kf.fuse(lambda x: x * generator.random())(np.ones(3)).shape == (3,)
+@pytest.mark.parametrize("is_argument", [False, True])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_generator_of_its_own_is_refused(library, is_argument):
+    """Each call of the plain function draws others."""
+    if library == "numpy":
+        generator, draw = np.random.default_rng(0), lambda g: g.random()
+    else:
+        torch = pytest.importorskip("torch")
+        generator, draw = torch.Generator(), lambda g: torch.rand((), generator=g).item()
+    f = kf.fuse((lambda x, g: x * draw(g)) if is_argument else lambda x: x * draw(generator))
+    hint = r"pass the numbers, not the generator" + r", or write x\.new_empty.*" * (library == "torch")
+    with pytest.raises(kf.TraceError, match=rf"draws from a {library}.*Generator.*\n  draw outside and {hint}$"):
+        f(np.ones(3), *[generator] * is_argument)
 
 
 def test_a_plan_on_the_cpu_says_how_to_measure():

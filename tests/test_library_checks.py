@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -242,3 +245,11 @@ def test_wrong_arguments_are_named():
         kf.norm(np.ones(3), torch.ones(3))
     with pytest.raises(TypeError, match=r"kfusion\.tune: function must be callable, got NoneType"):
         kf.tune(None)
+
+
+def test_a_misspelled_mode_is_an_error():
+    environment = os.environ | {"KFUSION_CHECK": "libary"}
+    ran = subprocess.run(
+        [sys.executable, "-c", "import kfusion"], env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert "ValueError: KFUSION_CHECK must be 'library', got 'libary'" in ran.stderr

@@ -72,8 +72,12 @@ def is_impossible(name: str) -> bool:
 
 
 def refused_random(function: str, generator: str) -> TraceError:
-    """The error for a function that drew from a library's shared generator."""
+    """The error for a function that drew from a library's shared generator, or from "a torch.Generator" of its own."""
     reason, hint = _RANDOM
+    if generator.startswith("a "):
+        hint = "draw outside and pass the numbers, not the generator"
+    if generator == "a torch.Generator":
+        hint += ", or write x.new_empty(n).normal_(generator=g), which draws in each call"
     return RandomDraw(message(f"{function} draws from {generator}, which is not traced: {reason}", hint, ""))
 
 
