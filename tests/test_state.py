@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion._graph.objects import Functional, TakenApart, set_contents
+from kfusion._graph.contents import set_contents
+from kfusion._graph.objects import Functional, TakenApart
 
 pytestmark = pytest.mark.native
 
@@ -92,6 +93,25 @@ BODIES = {
     "and back again": "h = c.h; c.h = x; y = c.h * 2; c.h = h; return y",
     "and nothing returned": "c.h = x * 2",
     "a state in a condition": "c.last = x * 2 if c.last is None else None; return x if c.last is None else c.last",
+    "a first call": "if c.last is None:\n        c.last = 1\n        return x\n    return x * 2",
+    "a first call that makes a state": (
+        "if c.last is None:\n        c.last, c.h = 1, x * 1\n    else:\n        c.h = 0.5 * (c.h + x)\n    return c.h"
+    ),
+    "a first call that makes a counter": (
+        "if c.last is None:\n        c.last, c.made = 1, 10\n    c.made += 1\n    return x * c.made"
+    ),
+    "a first call that returns a number": (
+        "if c.last is None:\n        c.last = 1\n        return x * 2, 1\n    return x * 2, 2"
+    ),
+    "a first call of another function": (
+        "if c.last is None:\n        c.last = 1\n        return np.partition(x, 1)\n    return np.partition(x, 2)"
+    ),
+    "hits and misses": (
+        "k = x.shape\n    if k in c.named:\n        c.n += 1\n    else:\n        c.m = getattr(c, 'm', 0) + 1"
+        "\n        c.named[k] = float(k[0])\n    return x * c.named[k]"
+    ),
+    "a table": "c.named.setdefault(x.shape, np.arange(3.0)); return x + c.named[x.shape][0] + np.ones(1)",
+    "a cache beside a counter": "c.n += 1; c.last = c.last or 3; return x * c.last * c.n",
     "a list that is emptied": "log.append(x * 1); y = log.pop(); return y + 1",
     "an alias": "c.alias = c.log; c.alias.append(x * 1); return x * len(c.log)",
 }  # fmt: skip
@@ -471,6 +491,36 @@ def test_counters_are_no_reason_to_trace_again():
         fused(np.ones(3))
         assert module.c.n == n
     assert fused._cached() == 1
+
+
+CACHES = {
+    "a mask": "c.last = np.arange(3.0) if c.last is None else c.last; return x * c.last + np.ones(3)",
+    "a table": "c.named.setdefault(x.shape, [np.arange(3.0), 2]); return x * c.named[x.shape][0]",
+    "a flag": "c.last = 'warned'; return x * 2, 'a', 1.5",
+    "a set": "seen.add(x.shape); return x * 2",
+    "beside a call of the library": "c.last = c.last or 1; return np.partition(x, c.last) * 2",
+    "beside a number": "c.last = c.last or 1; return x * a",
+}
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_caches_cost_one_trace(name):
+    module = module_of(CACHES[name])
+    exec(f"seen = set()\ndef f(x, a):\n    {CACHES[name]}\n", vars(module))
+    fused = kf.fuse(module.f)
+    for a in (0.5, 1.5, 2.5):
+        x = np.linspace(-a, a, 3)
+        assert described(fused(x, a)) == described(module.f(x, a))
+    assert fused._cached() == 1
+    assert not fused._places.are_known
+
+
+def test_a_first_call_that_differs_by_a_set_is_refused():
+    module = module_of("pass")
+    exec("seen = set()\ndef f(x):\n    if 1 in seen: return x\n    seen.add(1)\n    return x * 2\n", vars(module))
+    with pytest.raises(kf.TraceError, match="f sets `seen`, a set"):
+        kf.fuse(module.f)(np.ones(3))
+    assert not module.seen
 
 
 # ---- several threads ----

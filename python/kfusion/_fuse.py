@@ -24,6 +24,7 @@ from ._foreign import labelled
 from ._fused_module import fused_module
 from ._graph import calls, guards, heads, modules
 from ._graph.calls import Alike
+from ._graph.equality import do_one_thing
 from ._graph.number import is_int
 from ._graph.objects import Functional, TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
@@ -316,7 +317,7 @@ class FusedFunction(_core.FusedCallable):
             return through_jax.attempted(self.__wrapped__, (args, kwargs), attempt)
 
         roots = [self.__wrapped__, *guards.guarded(args, kwargs)]
-        return watched(name_of(self.__wrapped__), roots, (args, kwargs), traced)
+        return watched(name_of(self.__wrapped__), roots, (args, kwargs), traced, do_one_thing)
 
     def _traced_as(
         self,
@@ -340,9 +341,9 @@ class FusedFunction(_core.FusedCallable):
             with heads.of_options(self._options):
                 traced = trace_with(tracer, function, *given)
             snapshot.require_no_values(name)
-            return calls.prepared(
-                who, tracer, self._guards(), _fill(traced), traced.written, functools.partial(_fill, traced)
-            )
+            fill_of = functools.partial(_fill, traced)
+            made = calls.prepared(who, tracer, self._guards(), _fill(traced), traced.written, fill_of)
+            return made._replace(results=traced.results)
 
         return repeated(name, prepare, (self.__wrapped__, args, kwargs))
 

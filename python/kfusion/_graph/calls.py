@@ -30,8 +30,8 @@ class Prepared(NamedTuple):
     looked at, by register; `instructions` compute of the others what `parameters`, registers too, give the kernels
     beside the floats. `fill` makes the result of the list of outputs; None: it is the only output itself. `calls` are
     the functions of the array library that the graph's nodes number. `alike` is what is known of calls that differ from
-    this one in the extents of arrays only. `made_of` are weak references to tensors that constants of the trace may be
-    made of. `watched` are arrays on whose memory (or, where
+    this one in the extents of arrays only. `results` is what the function returned, with slots. `made_of` are weak
+    references to tensors that constants of the trace may be made of. `watched` are arrays on whose memory (or, where
     that is so, elements) the trace depends beside its inputs. `inputs` keep alive what `sources` only refer to,
     until C++ has read it.
     """
@@ -49,6 +49,7 @@ class Prepared(NamedTuple):
     written: list[tuple[int, str, list[tuple[int, int]] | None, bool]]
     made_of: Sequence[Any] = ()
     alike: Any = None
+    results: Any = None
 
 
 FillOf = Callable[[Sequence[Any]], Any]

@@ -24,7 +24,7 @@ from .objects import (
     holds_traced,
     is_taken_apart,
 )
-from .source import NothingReturned, SetsState, TraceError, trace_error
+from .source import NothingReturned, RandomDraw, SetsState, TraceError, trace_error
 from .structure import leaves
 
 _Made = TypeVar("_Made")
@@ -102,37 +102,56 @@ def cannot_set(function: str, what: str) -> TraceError:
 
 
 def watched(
-    function: str, roots: Sequence[Any], arguments: tuple[Any, Any], trace: Callable[[Snapshot], _Made]
+    function: str,
+    roots: Sequence[Any],
+    arguments: tuple[Any, Any],
+    trace: Callable[[Snapshot], _Made],
+    do_one_thing: Callable[[_Made, _Made], bool],
 ) -> _Made:
     """What `trace(snapshot)` gives. No value of a trace stays in what can be reached from the roots and arguments, nor
     in variables of contexts.
 
-    Where the trace sets anything else, it is done again: what is set again each call must set. What is not, is a cache.
+    Where the trace sets anything else, it is done again: what is set again each call must set. What is not, is a cache,
+    if both traces do one thing; else this call differs from the next, and each must set that.
 
     Raises:
         SetsState: the function sets what each call must set.
         TraceError: it puts what it computes into a container that is neither a list nor a dict.
     """
 
-    def twice() -> _Made:
+    def twice() -> Any:
         with Snapshot(roots, arguments) as snapshot:
             try:
                 made = trace(snapshot)
             except NothingReturned:
                 snapshot.require_no_values(function)
                 raise
-            if snapshot.changed(function):
-                with Snapshot(roots, arguments) as again:
-                    made = trace(again)
+            if not (once := snapshot.changed(function)):
+                return made
+            with Snapshot(roots, arguments) as again:
+                second = _tried(trace, again)
+                if second is not None:
                     _require_none(function, again.changed(function))
-        return made
+                if second is None or not do_one_thing(made, second):
+                    _require_none(function, once)
+        return second
 
     context = contextvars.copy_context()
-    made = context.run(twice)
+    made: _Made = context.run(twice)
     for variable, value in context.items():
         if variable.get(ABSENT) is not value:
             variable.set(value)
     return made
+
+
+def _tried(trace: Callable[[Snapshot], _Made], snapshot: Snapshot) -> Any:
+    """A second trace; None where it fails on what the first one has left."""
+    try:
+        return trace(snapshot)
+    except (RecursionError, RandomDraw):
+        raise
+    except Exception:
+        return None
 
 
 class Found(NamedTuple):

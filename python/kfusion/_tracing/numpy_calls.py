@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import _arrays
 from .._graph.source import user_line
-from .._graph.structure import leaves, walk
+from .._graph.structure import fill, leaves, walk
 from .._graph.tracer import Tracer
 from .._graph.values import Traced, tracer_of
 from . import library_arguments, numpy_stored, refusals
@@ -188,7 +188,7 @@ class _NumpyRun:
 
     def __init__(self, function: Callable[..., Any], call: library_arguments.Arguments) -> None:
         self._function = function
-        self._call = call
+        self._structure = call.structure
         given = enumerate(zip(call.values, call.given, strict=True))
         self._views = [(i, g.dtype) for i, (v, g) in given if v is not g]
 
@@ -196,7 +196,7 @@ class _NumpyRun:
         given = list(arrays)
         for i, dtype in self._views:
             given[i] = numpy_stored.seen(given[i], dtype)
-        args, kwargs = self._call.filled(given)
+        args, kwargs = fill(self._structure, given)
         result = self._function(*args, **kwargs)
         found = [np.asarray(a) if isinstance(a, np.generic) else a for a in leaves(result) if hasattr(a, "dtype")]
         return [numpy_stored.stored(_arrays.apart(a, given)) for a in found]
