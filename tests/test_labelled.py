@@ -267,3 +267,57 @@ def test_arrays_of_the_array_api():
         assert got.__array_namespace__() is xp
         assert got.dtype == x.dtype
         assert xp.all(got == xp.asarray([[2, 0, 6]], dtype=x.dtype))
+
+
+def _sets_in_dict(kept, given):
+    kept["last"] = given["a"] * 2
+
+
+def _sets_in_list(kept, given):
+    kept["all"].append(given["a"] * 2)
+
+
+def _sets_in_argument(kept, given):
+    given["b"] = given["a"] * 2
+
+
+def _sets_number_in_argument(kept, given):
+    given["n"] += 1
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "xarray"])
+@pytest.mark.parametrize("sets", [_sets_in_dict, _sets_in_list, _sets_in_argument, _sets_number_in_argument])
+def test_what_has_labels_is_set_nowhere(library, sets):
+    module = pytest.importorskip(library)
+    values = np.random.default_rng().normal(size=5)
+    series = module.DataArray(values, dims="x") if library == "xarray" else module.Series(values)
+    kept = {"all": []}
+
+    @kf.fuse
+    def f(given):
+        sets(kept, given)
+        return given["a"] + 1
+
+    given = {"a": series, "n": 0}
+    for _ in range(2):
+        with pytest.raises(kf.TraceError, match="sets something beside its results"):
+            f(given)
+        assert kept == {"all": []}
+        assert list(given) == ["a", "n"]
+        assert given["a"] is series
+        assert given["n"] == 0
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_numbers_are_set_by_functions_of_labelled_arrays(library):
+    module = pytest.importorskip(library)
+    kept = {"n": 0}
+
+    @kf.fuse
+    def f(s):
+        kept["n"] += 1
+        return s + 1
+
+    for _ in range(3):
+        f(module.Series([1.0, 2.0]))
+    assert kept == {"n": 3}

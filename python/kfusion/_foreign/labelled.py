@@ -7,13 +7,19 @@ arrays without labels, and results their labels back. A trace holds for the labe
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .._graph.axes import axes_of
-from .._graph.structure import FOREIGN, foreign_library, leaves, may_hold_results, walk
+from .._graph.guards import guarded
+from .._graph.objects import contents, same
+from .._graph.reach import reached
+from .._graph.source import trace_error
+from .._graph.state import Snapshot
+from .._graph.structure import FOREIGN, containers, foreign_library, leaves, may_hold_results, walk
 from .._graph.values import Traced
 from .._spec import dtype_name, is_array
 from .._tracing.trace import signature_of
@@ -75,8 +81,22 @@ class Labelled:
         def result(path: str, leaf: Any) -> Any:
             return Result(*module.taken_off(leaf)) if module.is_labelled(leaf) else leaf
 
-        returned = self.__wrapped__(*given, **named)
+        with self._setting_nothing([*given, *named.values()]):
+            returned = self.__wrapped__(*given, **named)
         return walk(returned, result, enters=may_hold_results, is_leaf=module.is_labelled)
+
+    @contextlib.contextmanager
+    def _setting_nothing(self, given: Sequence[Any]) -> Iterator[None]:
+        """Raises TraceError where the function sets what has labels, or anything in lists and dicts that it is given,
+        which are copies: calls set only what arrays are made of. All is then as it was.
+        """
+        own = [(value, contents(value)) for x in given for value in containers(x)]
+        with Snapshot([self.__wrapped__, *guarded(given)]) as snapshot:
+            yield
+            held = reached(place.value() for place, _ in snapshot.changed())[0]
+            if any(map(_is_labelled_value, held)) or not all(same(before, contents(value)) for value, before in own):
+                what = f"{self.__name__}, which is called with labelled arrays, sets something beside its results"
+                raise trace_error(what, "return it, or call it with arrays without labels", "")
 
 
 class Known:
