@@ -477,3 +477,44 @@ def test_transforms_of_torch_func_inside_are_refused(requires_grad: bool) -> Non
     torch.testing.assert_close(called(x), torch.sin(x * 2))
     constant = kf.fuse(lambda x: x * f.grad(torch.sin)(torch.tensor(0.5, dtype=x.dtype)))
     torch.testing.assert_close(constant(x), x * math.cos(0.5))
+
+
+def test_what_backward_sets_is_refused() -> None:
+    seen = {"calls": 0}
+
+    class Counted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            seen["calls"] += 1
+            return g * seen["calls"]
+
+    fused = kf.fuse(lambda x: Counted.apply(x).sin())
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Counted\\.backward sets something beside its gradients"):
+            fused(torch.randn(3, requires_grad=True))
+    assert seen == {"calls": 0}
+    x = torch.randn(3)
+    torch.testing.assert_close(fused(x), x.sin())
+
+
+class Unmaterialized(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 1, x * 2
+
+    @staticmethod
+    def backward(ctx, g, h):
+        return (0 if g is None else g) + (100 if h is None else 2 * h)
+
+
+def test_gradients_that_would_be_none_are_refused() -> None:
+    x = torch.randn(3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="Unmaterialized calls set_materialize_grads\\(False\\) and has 2 results"):
+        kf.fuse(lambda x: Unmaterialized.apply(x)[0] * 3)(x)
+    with torch.no_grad():
+        torch.testing.assert_close(kf.fuse(lambda x: Unmaterialized.apply(x)[0] * 3)(x), x * 3)

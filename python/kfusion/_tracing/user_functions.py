@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._graph.source import trace_error
+from .._graph.state import Snapshot
 from .._graph.structure import leaves
 from .._graph.tracer import Tracer, current
 from .._graph.values import Traced
@@ -96,7 +97,7 @@ def _backward_of(torch: Any, function: Any) -> Any:
 
 
 def _refused(text: str) -> RuntimeError:
-    """The error of what torch would refuse, too; no call of the library is tried then."""
+    """The error of what torch would refuse, or calls cannot do as torch does; no call of the library is tried then."""
     error = RuntimeError(text)
     error.__kfusion_refused__ = True  # type: ignore[attr-defined]
     return error
@@ -126,6 +127,9 @@ def _traced(torch: Any, tracer: Tracer, function: Any, args: Sequence[Any]) -> A
     fixed = {id(t) for t in context.non_differentiable}
     places = [i for i, y in enumerate(listed) if _is_result(tracer, y) and id(y) not in fixed]
     results = [tracer.lift(listed[i], "torch") for i in places]
+    if len(places) > 1 and not context.materialize_grads:
+        what = f"{function.__name__} calls set_materialize_grads(False) and has {len(places)} results"
+        raise _refused(f"kfusion.{tracer.name}: {what}: its gradients are not None, but zeros: leave that call out")
 
     def backward(cotangents: Sequence[Traced]) -> list[tuple[Traced, Traced]]:
         return _gradients(torch, tracer, function, context, args, listed, dict(zip(places, cotangents, strict=True)))
@@ -162,8 +166,12 @@ def _gradients(
     if getattr(function, "boxed_grads_call", False):
         given = [given]
     kind = str(args[next(i for i, a in enumerate(args) if _is_float(a))].device).partition(":")[0]
-    with torch.no_grad(), torch.autocast(kind, enabled=False):
-        found = _backward_of(torch, function)(context, *given)
+    backward = _backward_of(torch, function)
+    with torch.no_grad(), torch.autocast(kind, enabled=False), Snapshot([backward]) as before:
+        found = backward(context, *given)
+        if before.changed(function.__name__):
+            what = f"{function.__name__}.backward sets something beside its gradients, which only its trace would"
+            raise _refused(f"kfusion.{tracer.name}: {what}: set it in forward, or in a hook of a tensor")
     found = list(found) if isinstance(found, tuple) else [found]
     if len(found) < len(args) or any(g is not None for g in found[len(args) :]):
         what = f"{function.__name__}.backward must give {len(args)} gradients, got {len(found)}"
