@@ -93,7 +93,7 @@ class Labelled:
         own = [(value, contents(value)) for x in given for value in containers(x)]
         with Snapshot([self.__wrapped__, *guarded(given)]) as snapshot:
             yield
-            held = reached(place.value() for place, _ in snapshot.changed())[0]
+            held = reached(place.value() for place, _ in snapshot.changed(self.__name__))[0]
             if any(map(_is_labelled_value, held)) or not all(same(before, contents(value)) for value, before in own):
                 what = f"{self.__name__}, which is called with labelled arrays, sets something beside its results"
                 raise trace_error(what, "return it, or call it with arrays without labels", "")
