@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 import textwrap
 import threading
 import types
@@ -558,3 +559,34 @@ def test_what_other_threads_set_during_a_call_stays(body):
     other.fresh = "of another thread"
     apart.put_back(returned)
     assert vars(other) == {**vars(plain), "fresh": "of another thread"}
+
+
+@pytest.mark.parametrize("repeat", range(3))
+def test_first_calls_of_several_threads(repeat):
+    """Each count is one that the plain function could have found, nothing of a trace is seen, and nobody fails."""
+    module = module_of("c.n += 1; c.h = x * 2; return x * 1 + np.zeros(len(x))")
+    fused, failed = kf.fuse(module.f), []
+    barrier = threading.Barrier(4)
+
+    def work():
+        try:
+            barrier.wait()
+            for n in (3, 4, 5):
+                np.testing.assert_array_equal(fused(np.ones(n)), np.ones(n))
+        except BaseException as error:
+            failed.append(error)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not failed
+    assert 0 < module.c.n <= 12
+    assert type(module.c.n) is int
+    np.testing.assert_array_equal(module.c.h, 2 * np.ones(len(module.c.h)))

@@ -23,6 +23,7 @@ from ._foreign import calls as foreign_calls
 from ._foreign import labelled
 from ._fused_module import fused_module
 from ._graph import calls, guards, heads, modules
+from ._graph.alone import alone
 from ._graph.calls import Alike
 from ._graph.equality import do_one_thing
 from ._graph.number import is_int
@@ -172,8 +173,9 @@ class FusedFunction(_core.FusedCallable):
     def _planned(self, args: Any, kwargs: Any) -> Trace:
         """The trace of arrays as they lie, or of specs."""
         if self._places.are_known:
-            apart = self._places.apart(self.__signature__, args, kwargs)
-            planned: Trace = self._functional._planned(apart.args, apart.kwargs)
+            with alone():
+                apart, functional = self._places.apart(self.__signature__, args, kwargs), self._functional
+            planned: Trace = functional._planned(apart.args, apart.kwargs)
             return planned
 
         def seen(path: str, leaf: Any) -> Any:
@@ -203,32 +205,38 @@ class FusedFunction(_core.FusedCallable):
             return foreign_calls.run(self, args, kwargs, out, stream)
         own = {name: value for name, value in (("out", out), ("stream", stream)) if value is not None}
         while True:
-            apart = self._places.apart(self.__signature__, args, kwargs)
+            with alone():
+                version, functional = self._places.version, self._functional
+                apart = self._places.apart(self.__signature__, args, kwargs)
             if apart.is_traced:
                 return self.__wrapped__(*args, **kwargs)
             try:
-                return apart.put_back(self._functional(*apart.args, **apart.kwargs, **own))
+                returned = functional(*apart.args, **apart.kwargs, **own)
             except SetsState as found:
-                self._learn(found, args)
+                self._learn(found, args, version)
+            else:
+                with alone():
+                    return apart.put_back(returned)
 
     def _with_effects(self, found: SetsState, args: Sequence[Any], kwargs: Mapping[str, Any], *own: Any) -> Any:
         """A call whose trace has said that the function sets something beside its results, for C++."""
         if self._is_inner:
             raise found
-        self._learn(found, args)
+        self._learn(found, args, 0)
         return self._taken_apart(args, kwargs, *own)
 
-    def _learn(self, found: SetsState, args: Sequence[Any]) -> None:
-        """From now on calls set what the function sets.
+    def _learn(self, found: SetsState, args: Sequence[Any], version: int) -> None:
+        """From now on calls set what the function sets, beside what was known to a call of that version.
 
         Raises:
             TraceError: that is known already, and does not help.
         """
         if self._is_each:
             raise cannot_set(name_of(self.__wrapped__), found.what)
-        self._places.learn(found, name_of(self.__wrapped__), args)
-        self.__dict__.pop("_functional", None)
-        self._take_apart()
+        with alone():
+            self._places.learn(found, name_of(self.__wrapped__), args, version)
+            self.__dict__.pop("_functional", None)
+            self._take_apart()
 
     @functools.cached_property
     def _functional(self) -> FusedFunction:

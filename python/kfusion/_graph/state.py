@@ -7,6 +7,7 @@ be there (`objects.Functional`).
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import inspect
 import weakref
@@ -16,6 +17,7 @@ from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from . import guards
+from .alone import alone
 from .contents import ABSENT, containers_in, contents, kinds, remembered, same, set_contents
 from .objects import (
     Functional,
@@ -68,24 +70,33 @@ class SetPlaces:
     """What calls of a function set beside their results, as far as its traces have shown."""
 
     def __init__(self) -> None:
-        self.are_known = False
+        self.version = 0  # how often they were learned
         self._places: list[Place] = []
         self._takes_self = False  # the instance that a method is of is taken apart, too
 
-    def learn(self, found: SetsState, function: str, args: Sequence[Any]) -> None:
-        """From now on calls are taken apart, and places are arguments of theirs.
+    @property
+    def are_known(self) -> bool:
+        """Whether calls are taken apart."""
+        return self.version > 0
+
+    def learn(self, found: SetsState, function: str, args: Sequence[Any], version: int) -> None:
+        """From now on calls are taken apart, and places are arguments of theirs. Nothing new where another thread has
+        learned since the call that found it took what was known, of that `version`.
 
         Raises:
             TraceError: what a trace has found was known before.
         """
+        if version != self.version:
+            return
         known = {place.key for place in self._places}
         fresh = [place for place in found.places if place.key not in known]
         may_take = bool(args) and not self._takes_self and is_taken_apart(args[0])
         own = [place for place in fresh if may_take and place.owner() is args[0]]
         if self.are_known and not fresh:
             raise cannot_set(function, found.what)
-        self.are_known, self._takes_self = True, self._takes_self or bool(own)
-        self._places += [place for place in fresh if place not in own]
+        self._takes_self = self._takes_self or bool(own)
+        self._places = [*self._places, *(place for place in fresh if place not in own)]
+        self.version += 1
 
     def apart(self, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TakenApart:
         """A call's arguments, with those for places."""
@@ -174,12 +185,17 @@ def _described(found: Found) -> str:
 
 
 class Snapshot:
-    """What can be reached from roots, and what arguments hold, as it was when this was made. It is restored when the
+    """What can be reached from roots, and what arguments hold, as it was when the context began, in which no
+    other thread traces. It is restored when the
     context ends with an error. `always`: restored when the context ends, also without an error.
     """
 
     def __init__(self, roots: Iterable[Any], arguments: tuple[Any, Any] = ((), {}), *, always: bool = False) -> None:
         self._always = always
+        self._roots, self._arguments = roots, arguments
+        self._turn = contextlib.ExitStack()
+
+    def _look(self, roots: Iterable[Any], arguments: tuple[Any, Any]) -> None:
         self._before = [(owner, kind, dict(held)) for owner in guards.owners(roots) for kind, held in _scopes(owner)]
         values = (value for _, _, held in self._before for value in held.values())
         given = containers_in(leaf for leaf in leaves(arguments) if not is_taken_apart(leaf))
@@ -246,11 +262,16 @@ class Snapshot:
                     Place(weakref.ref(owner), kind, name).set(before.get(name, ABSENT))
 
     def __enter__(self) -> Snapshot:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(alone())
+            self._look(self._roots, self._arguments)
+            self._turn = stack.pop_all()
         return self
 
     def __exit__(self, kind: Any, *error: object) -> None:
-        if self._always or kind is not None:
-            self.restore()
+        with self._turn:
+            if self._always or kind is not None:
+                self.restore()
 
 
 def _stands_for(value: Any, tensor: Any) -> bool:
