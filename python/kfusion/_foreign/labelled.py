@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._graph.axes import axes_of
+from .._graph.contents import contents, same
 from .._graph.guards import guarded
-from .._graph.objects import contents, same
 from .._graph.reach import reached
 from .._graph.source import trace_error
 from .._graph.state import Snapshot
@@ -93,7 +93,8 @@ class Labelled:
         own = [(value, contents(value)) for x in given for value in containers(x)]
         with Snapshot([self.__wrapped__, *guarded(given)]) as snapshot:
             yield
-            held = reached(place.value() for place, _ in snapshot.changed(self.__name__))[0]
+            places = [found.place for found in snapshot.changed(self.__name__) if found.place is not None]
+            held = reached(place.value() for place in places)[0]
             if any(map(_is_labelled_value, held)) or not all(same(before, contents(value)) for value, before in own):
                 what = f"{self.__name__}, which is called with labelled arrays, sets something beside its results"
                 raise trace_error(what, "return it, or call it with arrays without labels", "")
