@@ -282,3 +282,11 @@ def test_every_unary_row_is_a_method():
     for row in _core.op_table():
         if row["kind"] == "map" and row["arity"] == 1:
             assert callable(getattr(value, row["name"]))
+
+
+@pytest.mark.parametrize("f", [lambda x: np.clip(x, None, None), lambda x: x.clip()])
+def test_bools_are_clipped_by_a_bound(f):
+    x = np.array([True, False])
+    for g in (f, kf.fuse(f)):
+        with pytest.raises(TypeError):
+            g(x)

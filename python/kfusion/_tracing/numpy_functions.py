@@ -91,6 +91,8 @@ def _take_along_axis(x: Traced, indices: Any, axis: int | None = -1) -> Any:
 
 
 def _clip(x: Traced, min: Any = None, max: Any = None) -> Any:
+    if x._dtype == "bool" and min is max is None:  # NumPy takes the positive of x then
+        raise TypeError("kfusion.clip: bools want a bound, as NumPy has it, got none")
     if x._dtype == "int32":  # bounds beyond its ends are none
         min, max = read(min), read(max)
         min = None if type(min) is int and min < -(2**31) else min
