@@ -240,6 +240,7 @@ _LASTS = {
 }
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(st.lists(st.sampled_from(sorted(_STEPS)), min_size=1, max_size=5), st.sampled_from(sorted(_LASTS)),
                   st.integers(1, 9), st.integers(0, 2**32 - 1))  # fmt: skip
 def test_random_programs_of_tables(steps, last, rows, seed):
