@@ -104,3 +104,10 @@ def test_operands_are_read_without_another_trace():
         a.fill(value)
         np.testing.assert_array_equal(scaled(x), x * value)
     assert next(traces) == first + 1
+
+
+def test_a_size_among_the_arguments_is_no_number():
+    torch = pytest.importorskip("torch")
+    f = kf.fuse(lambda x, b: torch.nn.functional.layer_norm(x + b, b.shape))
+    x, b = torch.randn(3, 5), torch.randn(5)
+    torch.testing.assert_close(f(x, b), torch.nn.functional.layer_norm(x + b, b.shape))

@@ -67,9 +67,9 @@ def _cast(op: str, value: Any, other: Any) -> Any:
 
 def _as_divisor(value: Any, other: Any) -> Any:
     """A tensor without axes by which torch divides half types as it is."""
-    is_wide = isinstance(value, Traced) and value.ndim == 0 and value._dtype not in HALF
     is_half = isinstance(other, Traced) and other.ndim > 0 and other._dtype in HALF
-    return views.astype(value, "float32") if is_wide and is_half else value
+    is_other = isinstance(value, Traced) and value.ndim == 0 and value._dtype != dtype_of(other)
+    return views.astype(value, "float32") if is_half and is_other else value
 
 
 def _known(value: Any, other: Any) -> Any:

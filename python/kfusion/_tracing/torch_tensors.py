@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any, NamedTuple
 
@@ -184,7 +184,7 @@ class _Tensors:
         else:
             result = _applied(function, name, args, kwargs)
         if is_traced:
-            self._computed_with(*walk((args, kwargs), lambda _, leaf: leaf if self._may_be_a_number(leaf) else None))
+            self._computed_with(filter(self._may_be_a_number, leaves((args, kwargs))))
         else:
             if takes_any and all(map(self._tracer.without_data, filter(_has_no_data, leaves((args, kwargs))))):
                 self._without_data |= {id(v): v for v in leaves(result) if _has_no_data(v)}
@@ -299,7 +299,7 @@ class _Tensors:
         if name == "__get__" and function.__self__.__name__ in _NO_VIEWS:
             return
         if name in _READ_VALUES or any(map(self._is_computed, _targets(name, args, kwargs))):
-            self._computed_with(args, kwargs)
+            self._computed_with(leaves((args, kwargs)))
         results = enumerate(result) if isinstance(result, (tuple, list)) else [(None, result)]
         for i, tensor in results:
             if not _is_tensor(tensor):
@@ -312,7 +312,7 @@ class _Tensors:
                     self._views.setdefault(id(tensor), _View(tensor, base, of))
                 continue
             if name not in _OF_KINDS:
-                self._computed_with(args, kwargs)
+                self._computed_with(leaves((args, kwargs)))
             if _is_torchs(function) and name not in _OF_OTHERS:  # else it may be anybody's
                 self._own.setdefault(storage, (tensor, name))
 
@@ -327,9 +327,9 @@ class _Tensors:
         """Whether a tensor is the function's own and holds what torch has computed, no traced value."""
         return _is_tensor(tensor) and _storage(tensor) in self._own.keys() - self._written
 
-    def _computed_with(self, args: Any, kwargs: Any) -> None:
-        """The elements of these tensors decide what the trace gives."""
-        for tensor in filter(_is_tensor, leaves((args, kwargs))):
+    def _computed_with(self, values: Iterable[Any]) -> None:
+        """The elements of the tensors among these values decide what the trace gives."""
+        for tensor in filter(_is_tensor, values):
             if (storage := _storage(tensor)) in self._own:
                 continue
             self._read.add(storage)
