@@ -195,6 +195,7 @@ def unlike(got: list[Any], want: list[Any], largest: float) -> str:
             if (a is None) != (b is None) and (a if b is None else b).numel():
                 return f"{i}: {'None' if a is None else 'a tensor'}, torch {'None' if b is None else 'a tensor'}"
             continue
+        b = b.to_dense() if b.is_sparse else b  # ours are dense
         if a.shape != b.shape or a.dtype != b.dtype:
             return f"{i}: {a.dtype} {tuple(a.shape)}, torch {b.dtype} {tuple(b.shape)}"
         if not b.is_floating_point():
