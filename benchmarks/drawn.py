@@ -139,7 +139,7 @@ def cases(suite: str, options: Options) -> Iterator[DrawnCase]:
 
 
 def _shape(kind: Kind, dtype: str, options: Options) -> Shape:
-    """Of a kind's arrays: on a CPU the first axis is shorter, and where --bytes says so the longest ones."""
+    """The extents of a kind's arrays: a CPU's first axis is shorter, and the longest are where --bytes says so."""
     first, *others = kind.shape
     shape = [max(first // (16 if options.device == "cpu" else 1), 1), *others]
     most = (options.nbytes or math.inf) / numpy_dtype(dtype).itemsize

@@ -392,7 +392,7 @@ class _Node:
 
     @property
     def count(self) -> int:
-        """Of the tensors that gradients are given of."""
+        """How many tensors gradients are given of."""
         return len(self.wanted) + len(self.captured)
 
     def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:

@@ -24,7 +24,7 @@ class Watched {
  private:
   using State = std::array<std::uint64_t, 3>;
   State state(const py::handle& tensor) const;
-  /// Of an array of NumPy's, as bytes.
+  /// What an array of NumPy's holds, as bytes.
   static py::object elements(const py::handle& array);
 
   py::object tensor_;  ///< a weak reference

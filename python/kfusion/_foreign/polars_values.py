@@ -200,7 +200,7 @@ class PolarsValue(Table):
         return self._value
 
     def alias(self, name: str) -> Any:
-        """The same with another name."""
+        """This series with another name."""
         return PolarsValue(self._value, self._axes, name)
 
     rename = alias

@@ -32,7 +32,7 @@ def _has_channels_last(x: Any) -> bool:
 
 
 def _roll(x: Any, shifts: Any, dims: Any = ()) -> Any:
-    """Of images whose channels lie last, so that its result's do."""
+    """torch.roll of images whose channels lie last, so that its result's do."""
     if not dims or x.is_contiguous() or not _has_channels_last(x):
         return NotImplemented
     order = [0, *range(2, x.ndim), 1]

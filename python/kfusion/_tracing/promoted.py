@@ -23,7 +23,7 @@ def together(values: Sequence[Traced], *, floats: bool = False) -> tuple[list[Tr
 
 
 def rounded(values: Sequence[Traced], *, floats: bool = False) -> list[Traced]:
-    """The same values, those of other dtypes rounded to the half type that all promote to, as torch casts arguments.
+    """The values, those of other dtypes rounded to the half type that all promote to, as torch casts arguments.
     For outside of a stage: within one, casts say how values are stored.
     """
     dtypes = {v._dtype for v in values}
