@@ -149,8 +149,12 @@ class FormChoice {
   /// library's may (torch's cross entropy on a CPU takes ten times as long), which nothing here knows.
   bool is_faster(std::size_t i) const {
     const FormCost& c = costs_[i];
-    const double clearly_us = std::min(kIndistinctLaunch * device_.launch_us, kClearly * c.kernels_us);
-    return c.has_product && c.library_us + clearly_us < c.kernels_us;
+    return c.products > 0 && c.library_us + (c.products == 1 ? clearly_us(c) : 0) < c.kernels_us;
+  }
+
+  /// What a call of one product has to save: its price leaves out the bias, which the kernel's has.
+  double clearly_us(const FormCost& c) const {
+    return std::min(kIndistinctLaunch * device_.launch_us, kClearly * c.kernels_us);
   }
 
   /// Calls of one function with results of one shape.

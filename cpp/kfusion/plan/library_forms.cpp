@@ -244,7 +244,7 @@ std::vector<FormCost> form_costs(const Graph& g, const Plan& plan, const PlanCos
     FormCost c;
     const std::int64_t flops = flops_of(g, products, form);
     c.library_us = library_us(g, form, flops, device);
-    c.has_product = flops > 0;
+    c.products = std::ranges::count_if(products, [&](NodeId n) { return is_within(form, g[n].stage); });
     for (std::size_t i = 0; i < plan.groups.size(); ++i) {
       const auto of_form = [&](NodeId n) { return is_within(form, stages[at(plan.graph[n].stage)]); };
       const auto inside = std::ranges::count_if(plan.groups[i].nodes, of_form);

@@ -16,10 +16,10 @@ Graph as_library_runs(Graph g);
 
 /// What a form costs by a plan of the graph.
 struct FormCost {
-  double kernels_us = 0;  ///< of the kernels that have a part of it
-  double library_us = 0;  ///< of the library's one kernel, by its bytes and operations
-  bool alone = true;      ///< those kernels compute nothing else
-  bool has_product = false;
+  double kernels_us = 0;        ///< of the kernels that have a part of it
+  double library_us = 0;        ///< of the library's one kernel, by its bytes and operations
+  bool alone = true;            ///< those kernels compute nothing else
+  std::ptrdiff_t products = 0;  ///< that it computes
 };
 
 /// For each of g.forms. `plan`: of g, with stages named as make_stage_names_unique names them, and what it costs.
