@@ -20,7 +20,7 @@ kf.measure_traffic(f, kf.spec((65536, 8192)))   # predicted bytes beside those o
 kf.devices(); kf.device("H200")  # bandwidths, peaks and limits of GPUs and CPUs, each with its source
 """
 
-from . import _functions, _named
+from . import _core, _functions, _llvm, _named
 from ._compare.compare import compare
 from ._consuming import cross_entropy_
 from ._core import (
@@ -115,6 +115,9 @@ __all__ = [
 ]
 __all__ += [name for name in vars(_functions) if not name.startswith("_")]
 __all__ += _named.__all__
+
+
+_core.set_compiler(_llvm.compile_object, _llvm.identity)
 
 
 def __getattr__(name: str) -> object:

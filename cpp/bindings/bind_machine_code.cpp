@@ -1,0 +1,114 @@
+// Kernels of the CPU as machine code: their compiler, which Python has, and loading one as tests do.
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+#include "bindings/bindings.hpp"
+#include "bindings/gil.hpp"
+#include "cpu/codegen/elf.hpp"
+#include "cpu/codegen/machine_code.hpp"
+
+namespace py = pybind11;
+
+namespace kfusion {
+namespace {
+
+/// Python's functions live as long as the process: kernels may be compiled until it ends.
+cpu::Compiler python_compiler(const py::function& compile, const py::function& identity) {
+  const py::handle compile_object = compile.inc_ref(), identity_of = identity.inc_ref();
+  return {[compile_object](const std::string& text, const cpu::ir::TargetFacts& target) {
+            const py::gil_scoped_acquire locked;
+            return compile_object(text, target.triple, target.cpu, target.features).cast<std::string>();
+          },
+          [identity_of] {
+            const py::gil_scoped_acquire locked;
+            return identity_of().cast<std::string>();
+          }};
+}
+
+py::dict facts(const cpu::ir::TargetFacts& target) {
+  py::dict d;
+  d["triple"] = target.triple;
+  d["cpu"] = target.cpu;
+  d["features"] = target.features;
+  d["vector_bytes"] = target.vector_bytes;
+  return d;
+}
+
+/// A kernel's functions for tests, by their addresses.
+class LoadedCode {
+ public:
+  explicit LoadedCode(std::shared_ptr<const cpu::MachineCode> code) : code_(std::move(code)) {}
+
+  std::uintptr_t address(const std::string& function) const {
+    return reinterpret_cast<std::uintptr_t>(code_->address(function));
+  }
+  const std::string& text() const { return code_->text(); }
+  std::size_t bytes() const { return code_->bytes(); }
+
+ private:
+  std::shared_ptr<const cpu::MachineCode> code_;
+};
+
+LoadedCode machine_code(const std::string& text) {
+  const ReleaseGil unlocked;
+  return LoadedCode(cpu::machine_code(text, cpu::ir::host_facts()));
+}
+
+LoadedCode load_object(const std::string& object) {
+  return LoadedCode(std::make_shared<const cpu::MachineCode>(std::string(), object));
+}
+
+}  // namespace
+
+void bind_machine_code(py::module_& m) {
+  m.def(
+      "set_compiler",
+      [](const py::function& compile, const py::function& identity) {
+        cpu::set_compiler(python_compiler(compile, identity));
+      },
+      py::arg("compile"), py::arg("identity"), R"(set_compiler(compile, identity)
+--
+
+Says what compiles the CPU's kernels.
+
+Args:
+    compile: (text, triple, cpu, features) -> object code, bytes.
+    identity: () -> str, whatever changes when the compiler does; "" where there is none.
+)");
+  m.def(
+      "can_compile",
+      [] {
+        const ReleaseGil unlocked;
+        return cpu::can_compile();
+      },
+      "can_compile()\n--\n\nWhether the CPU's kernels can be compiled and run here; if not, stderr says why, once.\n");
+  m.def("host_facts", [] { return facts(cpu::ir::host_facts()); }, R"(host_facts()
+--
+
+What the CPU's kernels are compiled for now: {triple, cpu, features, vector_bytes}, the first three as LLVM names them.
+)");
+  py::class_<LoadedCode>(m, "MachineCode", "The functions of one text, loaded. For tests.")
+      .def("address", &LoadedCode::address, py::arg("function"),
+           "address(function)\n--\n\nOf a function, as an integer.\n")
+      .def_property_readonly("text", &LoadedCode::text, "What it was compiled from.")
+      .def_property_readonly("bytes", &LoadedCode::bytes, "That it takes in memory.");
+  m.def("machine_code", &machine_code, py::arg("text"), R"(machine_code(text)
+--
+
+A text of LLVM's language compiled for this CPU and loaded.
+
+Raises:
+    RuntimeError: the text is wrong; the message has LLVM's, and its first lines.
+)");
+  m.def("load_object", &load_object, py::arg("object"), R"(load_object(object)
+--
+
+Object code for this CPU, loaded.
+
+Raises:
+    RuntimeError: it is damaged, or no object code of a kernel.
+)");
+}
+
+}  // namespace kfusion

@@ -1,0 +1,107 @@
+#include "cpu/codegen/machine_code.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+#include <stdexcept>
+#include <unordered_map>
+
+#include "cpu/codegen/elf.hpp"
+#include "cpu/platform.hpp"
+
+namespace kfusion::cpu {
+
+MachineCode::MachineCode(std::string text, std::string_view object)
+    : MachineCode(std::move(text), elf::Object(object, elf::kHost)) {}
+
+MachineCode::MachineCode(std::string text, const elf::Object& object)
+    : text_(std::move(text)), pages_(object.bytes(), [&](std::byte* to) { object.write(to); }) {
+  for (const elf::Object::Function& f : object.functions()) functions_.emplace_back(f.name, f.offset);
+}
+
+void* MachineCode::address(std::string_view function) const {
+  const auto found = std::ranges::find(functions_, function, [](const auto& f) -> std::string_view { return f.first; });
+  if (found == functions_.end())
+    throw std::out_of_range("no function " + std::string(function) + " in a kernel's code");
+  return const_cast<std::byte*>(pages_.data() + found->second);
+}
+
+namespace {
+
+using Code = std::shared_ptr<const MachineCode>;
+
+// Never destroyed: kernels may outlive everything else.
+ForkSafeMutex& loaded_mutex = *new ForkSafeMutex;
+std::unordered_map<std::string, std::weak_ptr<const MachineCode>>& loaded =
+    *new std::unordered_map<std::string, std::weak_ptr<const MachineCode>>;
+Compiler& the_compiler = *new Compiler;
+
+std::string key_of(const std::string& text, const ir::TargetFacts& target) {
+  return target.triple + ' ' + target.cpu + ' ' + target.features + '\n' + text;
+}
+
+Code find_loaded(const std::string& key) {
+  const std::lock_guard lock(loaded_mutex);
+  const auto found = loaded.find(key);
+  return found == loaded.end() ? nullptr : found->second.lock();
+}
+
+void forget(const std::string& key) {
+  const std::lock_guard lock(loaded_mutex);
+  const auto found = loaded.find(key);
+  if (found != loaded.end() && found->second.expired()) loaded.erase(found);
+}
+
+/// `fresh`, or what another thread loaded under that key meanwhile.
+Code keep_loaded(const std::string& key, std::unique_ptr<const MachineCode> fresh) {
+  Code owned(fresh.release(), [key](const MachineCode* code) {
+    delete code;
+    forget(key);
+  });
+  const std::lock_guard lock(loaded_mutex);
+  auto& place = loaded[key];
+  if (Code other = place.lock()) return other;
+  place = owned;
+  return owned;
+}
+
+}  // namespace
+
+std::shared_ptr<const MachineCode> machine_code(const std::string& text, const ir::TargetFacts& target) {
+  const std::string key = key_of(text, target);
+  if (Code found = find_loaded(key)) return found;
+  return keep_loaded(key, std::make_unique<const MachineCode>(text, the_compiler.compile(text, target)));
+}
+
+namespace {
+
+/// Why kernels can be compiled or run here not at all; empty where they can.
+std::string why_not() {
+  if (!the_compiler.identity || the_compiler.identity().empty())
+    return "llvmlite, which compiles them, is not installed (pip install llvmlite)";
+  try {
+    const CodePages probe(1, [](std::byte*) {});
+  } catch (const NoCodePages& e) {
+    return e.what();
+  }
+  return {};
+}
+
+enum class Answer { kUnknown, kYes, kNo };
+std::atomic<Answer> can{Answer::kUnknown};
+
+}  // namespace
+
+bool can_compile() {
+  if (const Answer known = can.load(); known != Answer::kUnknown) return known == Answer::kYes;
+  const std::string why = why_not();  // asks Python, so not under a lock
+  const Answer before = can.exchange(why.empty() ? Answer::kYes : Answer::kNo);
+  if (!why.empty() && before == Answer::kUnknown)
+    std::fprintf(stderr, "kfusion: functions of arrays in this computer's memory are slow here: %s\n", why.c_str());
+  return why.empty();
+}
+
+void set_compiler(Compiler compiler) { the_compiler = std::move(compiler); }
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,64 @@
+#include "cpu/codegen/target.hpp"
+
+#include <array>
+#include <cstddef>
+
+#include "cpu/isa.hpp"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+namespace kfusion::cpu::ir {
+namespace {
+
+#if defined(__aarch64__)
+
+/// Objects are ELF on macOS, too: the loader is ours, and functions of pointers are called alike. x18 is the system's
+/// there.
+std::string features_of_arm() {
+#if defined(__APPLE__)
+  return "+reserve-x18";
+#elif defined(__linux__)
+  const auto have = getauxval(AT_HWCAP);
+  std::string features;
+  if (have & HWCAP_ASIMDHP) features += "+fullfp16,";
+  if (have & HWCAP_ASIMDDP) features += "+dotprod,";
+  if (!features.empty()) features.pop_back();
+  return features;
+#else
+  return {};
+#endif
+}
+
+TargetFacts facts_of_level(Isa) {
+  return {"aarch64-unknown-linux-gnu", "generic", features_of_arm(), 16, false, false, /*fma=*/true, /*neon=*/true};
+}
+
+#else
+
+/// Levels, not the CPU's own name: code is the same to 1 % in speed, and one cache on disk serves several machines.
+TargetFacts facts_of_level(Isa level) {
+  constexpr const char* kTriple = "x86_64-unknown-linux-gnu";
+  switch (level) {
+    case Isa::kAvx512:
+      return {kTriple, "x86-64-v4", "", 64, true, true, true, false};
+    case Isa::kAvx2:
+      return {kTriple, "x86-64-v3", "", 32, false, true, true, false};
+    case Isa::kBaseline:
+      break;
+  }
+  return {kTriple, "x86-64", "", 16, false, false, false, false};
+}
+
+#endif
+
+const std::array<TargetFacts, 3> kFacts = {facts_of_level(Isa::kBaseline), facts_of_level(Isa::kAvx2),
+                                           facts_of_level(Isa::kAvx512)};
+
+}  // namespace
+
+const TargetFacts& host_facts() { return kFacts[static_cast<std::size_t>(isa())]; }
+
+}  // namespace kfusion::cpu::ir
