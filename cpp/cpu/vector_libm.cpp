@@ -46,7 +46,10 @@ std::atomic<const VectorLibm*> wide, medium, narrow;  // kept until the process 
 void use_vector_libm(bool on) { in_use.store(on, std::memory_order_relaxed); }
 
 const VectorLibm& vector_libm(int vector_bytes) {
-  if (!in_use.load(std::memory_order_relaxed)) return kNone;
+  return in_use.load(std::memory_order_relaxed) ? vector_libm_of_system(vector_bytes) : kNone;
+}
+
+const VectorLibm& vector_libm_of_system(int vector_bytes) {
   return vector_bytes == 64 ? found(wide, "eN8") : vector_bytes == 32 ? found(medium, "dN4") : found(narrow, "bN2");
 }
 

@@ -12,6 +12,9 @@ struct VectorLibm {
 /// Those for registers of so many bytes.
 const VectorLibm& vector_libm(int vector_bytes);
 
+/// The same, whether or not they are used.
+const VectorLibm& vector_libm_of_system(int vector_bytes);
+
 /// For tests: whether they are used where the system has them (as at the start).
 void use_vector_libm(bool on);
 

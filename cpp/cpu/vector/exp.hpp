@@ -4,7 +4,6 @@
 // W. Waite, "Software Manual for the Elementary Functions", 1980). Coefficients: fit_polynomials.py.
 #pragma once
 #include "cpu/vector/basic.hpp"
-#include "cpu/vector/libm.hpp"
 #include "cpu/vector/pieces.hpp"
 
 namespace kfusion::cpu {
@@ -50,10 +49,7 @@ KF_INLINE Vec<T> power_of_two(Rounded<T> n) {
 /// y 2^n; infinite or subnormal where it must be.
 template <class T>
 KF_INLINE Vec<T> scale(Vec<T> y, Rounded<T> n) {
-#if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4) return Vec<T>((F32s)_mm512_maskz_scalef_ps(0xffff, (__m512)y.v, (__m512)n.n.v));
-  if constexpr (sizeof(T) == 8) return Vec<T>((F64s)_mm512_maskz_scalef_pd(0xff, (__m512d)y.v, (__m512d)n.n.v));
-#endif
+  if (target().avx512) return scalef(y, n.n);
   const Vec<T> rounder(Exponent<T>::kRounder);
   const Rounded<T> half = rounded(mad(n.n, Vec<T>(0.5), rounder)), rest = rounded((n.n - half.n) + rounder);
   return y * power_of_two(half) * power_of_two(rest);
@@ -135,21 +131,19 @@ KF_INLINE DoubleVec tanh_rest(DoubleVec t) {
 /// 1 - 2 / (e^2|x| + 1), an odd polynomial for small |x|.
 template <class T>
 KF_INLINE Vec<T> tanh(Vec<T> x) {
+  if constexpr (sizeof(T) == 4)
+    if (target().avx512) return by_pieces(x, kTanhPieces);
   const Vec<T> a = absolute(x), t = a * a, one(1);
   const auto [n, high, r] = reduce_exponent(at_most(a + a, 40));
   const Vec<T> large = one - Vec<T>(2) / mad(exp_of_reduced(r), power_of_two(n), one);
   return copysign(select(a < Vec<T>(0.6), mad(a * t, tanh_rest(t), a), large), x);
 }
-#if defined(__AVX512F__)
-KF_INLINE FloatVec tanh(FloatVec x) { return by_pieces(x, kTanhPieces); }
-#endif
 
 /// 1 / x to 14 bits or more, for what is put right afterwards.
 template <class T>
 KF_INLINE Vec<T> near_reciprocal(Vec<T> x) {
-#if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4) return Vec<T>((F32s)_mm512_maskz_rcp14_ps(0xffff, (__m512)x.v));
-#endif
+  if constexpr (sizeof(T) == 4)
+    if (target().avx512) return reciprocal14(x);
   return Vec<T>(1) / x;
 }
 
@@ -164,11 +158,9 @@ KF_INLINE Vec<T> sigmoid(Vec<T> x) {
   return mad(mad(-y, lost, fma(-y, sum, numerator)), inverse, y);
 }
 
-#if defined(__AVX512F__)
-KF_INLINE FloatVec erf(FloatVec x) { return by_pieces(x, kErfPieces); }
-#else
 /// x + x p(x^2) for small |x|, else 1 - e^p(|x|), whose exponential is erfc.
 KF_INLINE FloatVec erf(FloatVec x) {
+  if (target().avx512) return by_pieces(x, kErfPieces);
   const FloatVec a = absolute(x), t = a * a, one(1);
   const FloatVec p = polynomial(t, 0.12837914580540088932, -0.37612468631122791565, 0.11281552485392931867,
                                 -0.0267570357031767356, 0.0049791319553691335235, -0.00059194274786980467439);
@@ -179,7 +171,6 @@ KF_INLINE FloatVec erf(FloatVec x) {
   const FloatVec large = one - exp_of_reduced(r) * power_of_two(n);
   return copysign(select(a < FloatVec(0.9375), mad(a, p, a), large), x);
 }
-#endif
 
 }  // namespace
 }  // namespace KF_ISA

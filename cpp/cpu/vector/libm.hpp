@@ -1,6 +1,6 @@
 // Functions that go through libm: a register at a time where the system has such functions, else lane by lane.
 #pragma once
-#include "cpu/vector/basic.hpp"
+#include "cpu/vector/vector.hpp"
 #include "cpu/vector_libm.hpp"
 
 namespace kfusion::cpu {
@@ -50,12 +50,6 @@ KF_REGISTERS(atan2, atan2)
 KF_REGISTERS(hypot_of_ordered, hypot)
 KF_REGISTERS(power_of_floats, pow)
 KF_LANES_OF_TWO(DoubleVec, remainder_of_division, fmod)
-
-/// The same to the bit for (y, x), as `kCommutes` says: the system's is not.
-KF_INLINE DoubleVec hypot(DoubleVec x, DoubleVec y) {
-  const auto is_less = absolute(x) < absolute(y);
-  return hypot_of_ordered(select(is_less, y, x), select(is_less, x, y));
-}
 
 KF_LANES(FloatVec, sin_of_large, sinf)
 KF_LANES(FloatVec, cos_of_large, cosf)

@@ -29,25 +29,12 @@ KF_INLINE Binary<T> binary_of_normal(Vec<T> x) {
   return {number - rounder, Vec<T>::bits(bits - (k << E::kFractionBits) + offset)};
 }
 
-#if defined(__AVX512F__)
-/// Of 0, infinity, negative numbers and NaN: what makes the logarithms right.
-KF_INLINE Binary<float> binary(FloatVec x) {
-  const __m512 v = (__m512)x.v, m = _mm512_maskz_getmant_ps(0xffff, v, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_nan);
-  const __m512 k = _mm512_maskz_getexp_ps(0xffff, v) - _mm512_maskz_getexp_ps(0xffff, m);
-  return {FloatVec((F32s)k), FloatVec((F32s)m)};
-}
-KF_INLINE Binary<double> binary(DoubleVec x) {
-  const __m512d v = (__m512d)x.v, m = _mm512_maskz_getmant_pd(0xff, v, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_nan);
-  const __m512d k = _mm512_maskz_getexp_pd(0xff, v) - _mm512_maskz_getexp_pd(0xff, m);
-  return {DoubleVec((F64s)k), DoubleVec((F64s)m)};
-}
-template <class T>
-KF_INLINE Vec<T> with_special_logarithms(Vec<T>, Vec<T> y) {
-  return y;
-}
-#else
 template <class T>
 KF_INLINE Binary<T> binary(Vec<T> x) {
+  if (target().avx512) {  // of 0, infinity, negative numbers and NaN: what makes the logarithms right
+    const Vec<T> m = mantissa_of(x);
+    return {exponent_of(x) - exponent_of(m), m};
+  }
   constexpr double kSmallest = sizeof(T) == 8 ? 0x1p-1022 : 0x1p-126, kShift = Exponent<T>::kFractionBits;
   constexpr double kScale = sizeof(T) == 8 ? 0x1p52 : 0x1p23;
   const auto subnormal = x < Vec<T>(kSmallest);
@@ -57,11 +44,11 @@ KF_INLINE Binary<T> binary(Vec<T> x) {
 /// y, but the logarithms of 0, infinity, negative numbers and NaN.
 template <class T>
 KF_INLINE Vec<T> with_special_logarithms(Vec<T> x, Vec<T> y) {
+  if (target().avx512) return y;
   const Vec<T> zero(0), infinity(__builtin_inf());
   const Vec<T> special = select(x == zero, -infinity, select(x < zero, Vec<T>(__builtin_nan("")), x));
   return select(x > zero && x < infinity, y, special);
 }
-#endif
 
 /// log(1 + f) = f - half_square + rest, the first of them f^2 / 2
 template <class T>

@@ -42,6 +42,15 @@ KF_INLINE Vec<T> floor_divide(Vec<T> x, Vec<T> y) {
   }
 }
 
+/// What a power is made of, while its exponent is used up bit by bit.
+template <class T>
+struct PowerSteps {
+  Vec<T> v[3];
+  KF_INLINE Vec<T> result() const { return v[0]; }
+  KF_INLINE Vec<T> left() const { return v[1]; }
+  KF_INLINE Vec<T> square() const { return v[2]; }
+};
+
 /// Of integers, wrapped; to a negative power truncated, so 0 but for bases of 1 and -1.
 template <class T>
 KF_INLINE Vec<T> power(Vec<T> x, Vec<T> y) {
@@ -52,10 +61,13 @@ KF_INLINE Vec<T> power(Vec<T> x, Vec<T> y) {
     const V zero(0), one(1), minus(-1);
     const auto odd = (y & one) != zero;
     const V inverse = select(x == one || (x == minus && !odd), one, select(x == minus, minus, zero));
-    V result = one, left = select(y > zero, y, zero), square = x;
-    for (; any(left != zero); left = left >> 1, square = square * square)
-      result = select((left & one) != zero, result * square, result);
-    return select(y < zero, inverse, result);
+    const auto more = [&](const PowerSteps<T>& p) { return p.left() != zero; };
+    const auto step = [&](const PowerSteps<T>& p) {
+      const V result = select((p.left() & one) != zero, p.result() * p.square(), p.result());
+      return PowerSteps<T>{{result, p.left() >> 1, p.square() * p.square()}};
+    };
+    const auto last = repeat_while_any(PowerSteps<T>{{one, select(y > zero, y, zero), x}}, more, step);
+    return select(y < zero, inverse, last.result());
   }
 }
 
@@ -94,19 +106,6 @@ KF_INLINE Vec<T> right_shift(Vec<T> x, Vec<T> count) {
   constexpr int kBits = 8 * static_cast<int>(sizeof(T));
   const auto fits = count >= Vec<T>(0) && count < Vec<T>(kBits);
   return x >> select(fits, count, Vec<T>(kBits - 1));
-}
-
-/// Products of the lanes' lower halves. Of 64 bits.
-KF_INLINE Int64Vec product_of_lower_halves(Int64Vec x, Int64Vec y) {
-#if defined(__AVX512F__)
-  return Int64Vec((I64s)_mm512_maskz_mul_epu32(0xff, (__m512i)x.v, (__m512i)y.v));
-#elif defined(__AVX2__)
-  return Int64Vec((I64s)_mm256_mul_epu32((__m256i)x.v, (__m256i)y.v));
-#elif defined(__SSE2__)
-  return Int64Vec((I64s)_mm_mul_epu32((__m128i)x.v, (__m128i)y.v));
-#else
-  return (x & Int64Vec(0xffffffff)) * (y & Int64Vec(0xffffffff));
-#endif
 }
 
 /// Blocks of random words: each is the lower half of a lane, and what is in the upper one does not matter.

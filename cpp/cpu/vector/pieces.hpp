@@ -4,7 +4,6 @@
 #pragma once
 #include "cpu/vector/basic.hpp"
 
-#if defined(__AVX512F__)
 namespace kfusion::cpu {
 namespace KF_ISA {
 namespace {
@@ -14,21 +13,16 @@ struct Pieces {
   alignas(64) float centre[32], value[32], slope[5][32];
 };
 
-KF_INLINE FloatVec entry(const float (&table)[32], __m512i piece) {
-  return FloatVec((F32s)_mm512_permutex2var_ps(_mm512_load_ps(table), piece, _mm512_load_ps(table + 16)));
-}
-
 /// f(c) + t (s_0 + s_1 t + ...), t = |x| - c; in the first piece |x| + |x| (s_0 + ...).
 KF_INLINE FloatVec by_pieces(FloatVec x, const Pieces& p) {
   constexpr int kQuarterOctave = 21;  // bits below it
   const FloatVec a = at_most(absolute(x), p.top);
   const Int32Vec none(0), place = (Int32Vec::bits(a) - Int32Vec::bits(FloatVec(p.low))) >> kQuarterOctave;
   const Int32Vec piece = select(place < none, none, place);  // of NaN any: the look-up takes the last five bits
-  const auto at = (__m512i)piece.v;
-  const FloatVec t = a - entry(p.centre, at);
-  FloatVec slope = entry(p.slope[4], at);
-  for (int k = 3; k >= 0; --k) slope = mad(slope, t, entry(p.slope[k], at));
-  return copysign(fma(slope, t, select(piece == none, a, entry(p.value, at))), x);
+  const FloatVec t = a - look_up(p.centre, piece);
+  FloatVec slope = look_up(p.slope[4], piece);
+  for (int k = 3; k >= 0; --k) slope = mad(slope, t, look_up(p.slope[k], piece));
+  return copysign(fma(slope, t, select(piece == none, a, look_up(p.value, piece))), x);
 }
 
 }  // namespace
@@ -36,4 +30,3 @@ KF_INLINE FloatVec by_pieces(FloatVec x, const Pieces& p) {
 }  // namespace kfusion::cpu
 
 #include "cpu/vector/pieces_tables.hpp"
-#endif

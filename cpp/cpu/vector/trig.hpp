@@ -5,7 +5,6 @@
 // fit_polynomials.py.
 #pragma once
 #include "cpu/vector/exp.hpp"
-#include "cpu/vector/libm.hpp"
 
 namespace kfusion::cpu {
 namespace KF_ISA {
@@ -40,10 +39,7 @@ KF_INLINE FloatVec sine_from(FloatVec x, int quarters) {
 /// y, but f(x) where x is large: not for the others beside it, whose bits do not depend on their neighbours.
 template <class F>
 KF_INLINE FloatVec where_large(FloatVec x, const F& f, FloatVec y) {
-  const auto large = absolute(x) > FloatVec(kLargeAngle);
-  if (any(large)) [[unlikely]]
-    return select(large, f(x), y);
-  return y;
+  return rarely(absolute(x) > FloatVec(kLargeAngle), [&] { return f(x); }, y);
 }
 KF_INLINE FloatVec sin(FloatVec x) {
   return where_large(x, sin_of_large, select(x == FloatVec(0), x, sine_from(x, 0)));

@@ -2,7 +2,6 @@
 // overflows double precision absorbs. Coefficients: fit_polynomials.py; identities: NIST's Digital Library of
 // Mathematical Functions, chapter 4. Not inlined: each is long, and a call is cheap beside it.
 #pragma once
-#include "cpu/vector/libm.hpp"
 #include "cpu/vector/log.hpp"
 
 namespace kfusion::cpu {
@@ -124,6 +123,11 @@ KF_INLINE DoubleVec cbrt(DoubleVec x) {
   const DoubleVec a = absolute(x), third(1. / 3), y = exp(log(a) * third), better = mad(a / (y * y) - y, third, y);
   return select(a == a + a, x, copysign(better, x));
 }
+/// The same to the bit for (y, x), as `kCommutes` says: the system's is not.
+KF_INLINE DoubleVec hypot(DoubleVec x, DoubleVec y) {
+  const auto is_less = absolute(x) < absolute(y);
+  return hypot_of_ordered(select(is_less, y, x), select(is_less, x, y));
+}
 KF_INLINE DoubleVec hypot_of(DoubleVec x, DoubleVec y) {
   const DoubleVec infinity(__builtin_inf());
   return select(absolute(x) == infinity || absolute(y) == infinity, infinity, sqrt(mad(x, x, y * y)));
@@ -147,9 +151,8 @@ KF_INLINE DoubleVec remainder_of(DoubleVec x, DoubleVec y) {
   return select(absolute(y) == DoubleVec(__builtin_inf()) && isfinite(x), x, r);
 }
 KF_NO_INLINE FloatVec remainder_of_division(FloatVec x, FloatVec y) {
-  if (any(absolute(x / y) > FloatVec(0x1p28))) [[unlikely]]
-    return remainder_of_large(x, y);
-  return through_doubles([](DoubleVec a, DoubleVec b) { return remainder_of(a, b); }, x, y);
+  const FloatVec r = through_doubles([](DoubleVec a, DoubleVec b) { return remainder_of(a, b); }, x, y);
+  return rarely(absolute(x / y) > FloatVec(0x1p28), [&] { return remainder_of_large(x, y); }, r);
 }
 
 #undef KF_THROUGH_DOUBLES

@@ -1,0 +1,102 @@
+// The text of a function in LLVM's intermediate representation while it is written: instructions, blocks, names, and
+// what the module has to declare for them.
+#pragma once
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cpu/codegen/target.hpp"
+
+namespace kfusion::cpu::ir {
+
+/// The body of one function. All vectors have the same number of lanes, whatever their type: LLVM cuts those that are
+/// longer than a register, and takes their parts in turn.
+class Text {
+ public:
+  Text(const TargetFacts& target, int lanes) : target_(target), lanes_(lanes), now_(lanes) {}
+
+  const TargetFacts& target() const { return target_; }
+  int lanes() const { return now_; }  ///< 1 while a OneLane lives: then a vector is a number
+  int vector_lanes() const { return lanes_; }
+
+  std::string name() { return "%t" + std::to_string(names_++); }
+  std::string new_label(std::string_view what) { return std::string(what) + std::to_string(labels_++); }
+  /// `rhs` under a new name, which is returned.
+  std::string emit(std::string_view rhs);
+  void line(std::string_view instruction);
+  /// Ends no block: the line before it has to be a terminator.
+  void label(const std::string& name);
+  const std::string& block() const { return block_; }  ///< that is being written, for phis
+
+  /// An empty line that is filled when its contents are known: phis at the head of a loop.
+  std::size_t place();
+  void fill(std::size_t place, std::string_view text);
+
+  /// Memory of the function, for one value of a type. (An alloca elsewhere than in the first block would take more of
+  /// the stack each time.)
+  std::string stack(std::string_view type);
+
+  /// A line of the module, once: "declare ...".
+  void declare(std::string_view line) { declarations_.emplace(line); }
+
+  /// All lines of the function, with "entry:" first.
+  std::string body() const;
+  std::string declarations() const;
+  /// Its attributes: "nounwind ...", without which LLVM would cut vectors of 512 bits.
+  std::string attributes() const;
+
+  std::string libm = "%libm";  ///< the pointer to the table of functions (libm_table.hpp)
+
+ private:
+  friend class OneLane;
+
+  const TargetFacts& target_;
+  int lanes_, now_, names_ = 0, labels_ = 0;
+  std::string block_ = "entry";
+  std::vector<std::string> lines_, stack_;
+  std::set<std::string> declarations_;
+};
+
+/// Where this thread's values write to.
+Text& text();
+
+/// While it lives, values write to `text`.
+class Writing {
+ public:
+  explicit Writing(Text& text);
+  ~Writing();
+  Writing(const Writing&) = delete;
+  Writing& operator=(const Writing&) = delete;
+
+ private:
+  Text* before_;
+};
+
+/// While it lives, the current text's vectors are numbers: the same functions give values of rows.
+class OneLane {
+ public:
+  explicit OneLane(bool wanted = true) : text_(text()), before_(text_.now_) {
+    if (wanted) text_.now_ = 1;
+  }
+  ~OneLane() { text_.now_ = before_; }
+  OneLane(const OneLane&) = delete;
+  OneLane& operator=(const OneLane&) = delete;
+
+ private:
+  Text& text_;
+  int before_;
+};
+
+/// "<16 x float>" of "float"; "float" where there is one lane.
+std::string vector_of(std::string_view scalar);
+/// A constant in every lane.
+std::string splat(std::string_view scalar, std::string_view value);
+
+inline std::string emit(std::string_view rhs) { return text().emit(rhs); }
+
+/// A function of LLVM's, declared and called: `arguments` are (type, value).
+std::string call(std::string_view result, std::string_view function,
+                 const std::vector<std::pair<std::string, std::string>>& arguments);
+
+}  // namespace kfusion::cpu::ir

@@ -1,0 +1,194 @@
+#define KF_IR
+#include "cpu/codegen/ops.hpp"
+
+#include <array>
+#include <stdexcept>
+
+#include "cpu/vector/map.hpp"
+
+namespace kfusion::cpu::ir {
+namespace {
+
+/// f(T()) for a compute type.
+template <class F>
+auto with_compute_type(DType t, const F& f) {
+  switch (t) {
+    case DType::kFloat64:
+      return f(double());
+    case DType::kBool:
+      return f(std::uint8_t());
+    case DType::kInt32:
+      return f(std::int32_t());
+    case DType::kInt64:
+      return f(std::int64_t());
+    default:
+      return f(float());
+  }
+}
+
+[[noreturn]] void refuse(Op op, DType type) {
+  throw std::logic_error("kfusion: no kernel of " + std::string(name(op)) + " takes " + name(type));
+}
+
+/// A row over one compute type. What the row does not have is taken from the first argument and not used.
+template <Op op, class T>
+Value map_of(DType type, std::span<const Value> arguments) {
+  if constexpr (!accepts<T>(info(op).signature)) {
+    refuse(op, type);
+  } else {
+    const auto argument = [&](std::size_t i) { return arguments.size() > i ? arguments[i].name : std::string(); };
+    const auto result = apply<op, T>(FirstOf<op, T>(argument(0)), Vec<T>(argument(1)), Vec<T>(argument(2)));
+    constexpr bool kGivesBool = gives_bool(info(op).signature);
+    return {result.v, kGivesBool ? DType::kBool : type};
+  }
+}
+
+template <Op op>
+Value map_of(DType type, std::span<const Value> arguments) {
+  return with_compute_type(type, [&]<class T>(T) { return map_of<op, T>(type, arguments); });
+}
+
+Value map_of(Op op, DType type, std::span<const Value> arguments) {
+  switch (op) {
+#define KF_MAP(name, ...) \
+  case Op::name:          \
+    return map_of<Op::name>(type, arguments);
+#include "kfusion/ops/ops.def"
+    default:
+      refuse(op, type);
+  }
+}
+
+/// While vectors are numbers unless `vector`.
+template <class F>
+Value as(bool vector, const F& f) {
+  const OneLane numbers(!vector);
+  Value result = f();
+  result.vector = vector;
+  return result;
+}
+
+// ---- elements in memory -----------------------------------------------------------------------------------------
+
+using Words = std::string;  ///< 16 bits in each lane
+
+std::string convert_name(const char* op, const char* from, const std::string& x, const char* to) {
+  return emit(std::string(op) + " " + vector_of(from) + " " + x + " to " + vector_of(to));
+}
+
+/// Whether there are instructions for float16.
+bool has_half() { return target().avx2 || target().neon; }
+
+/// Without such instructions. A subnormal's implicit one is added as exponent and taken off again as a number, so that
+/// no subnormal float is ever an operand.
+FloatVec float_of_half_bits(const Int32Vec& half) {
+  const Int32Vec magnitude = (half & Int32Vec(0x7fff)) << 13, exponent = half & Int32Vec(0x7c00);
+  const FloatVec one = FloatVec::bits(Int32Vec(113 << 23));
+  const Int32Vec subnormal = Int32Vec::bits(FloatVec::bits(magnitude + Int32Vec(113 << 23)) - one);
+  const Int32Vec finite = select(exponent == Int32Vec(0), subnormal, magnitude + Int32Vec(112 << 23));
+  const Int32Vec bits = select(exponent == Int32Vec(0x7c00), magnitude | Int32Vec(0x7f800000), finite);
+  return FloatVec::bits(bits | (half & Int32Vec(0x8000)) << 16);
+}
+/// Rounded to nearest even; NaN stays NaN. Below 2^-14, 0.5 is added, which leaves the subnormal half in the last bits.
+Int32Vec half_bits_of_float(const FloatVec& x) {
+  const Int32Vec all = Int32Vec::bits(x), magnitude = all & Int32Vec(0x7fffffff);
+  const Int32Vec odd = magnitude.logical_right(13) & Int32Vec(1);
+  const Int32Vec normal = (magnitude - Int32Vec(112 << 23) + Int32Vec(0xfff) + odd).logical_right(13);
+  const Int32Vec subnormal = Int32Vec::bits(FloatVec::bits(magnitude) + FloatVec(0.5)) - Int32Vec(0x3f000000);
+  const Int32Vec nan = Int32Vec(0x7e00) | (magnitude.logical_right(13) & Int32Vec(0x3ff));
+  const Int32Vec finite = select(magnitude < Int32Vec(0x38800000), subnormal, normal);
+  const Int32Vec number = select(magnitude >= Int32Vec(0x47800000), Int32Vec(0x7c00), finite);
+  return select(magnitude > Int32Vec(0x7f800000), nan, number) | (all.logical_right(16) & Int32Vec(0x8000));
+}
+
+/// Rounded to nearest even, in the upper 16 bits; the lower ones are left over.
+Int32Vec bfloat_bits_of_float(const FloatVec& x) {
+  const Int32Vec bits = Int32Vec::bits(x);
+  const Int32Vec rounded = bits + Int32Vec(0x7fff) + (bits.logical_right(16) & Int32Vec(1));
+  return select(x != x, bits | Int32Vec(0x400000), rounded);
+}
+
+Words words_of(const Int32Vec& x) { return convert_name("trunc", "i32", x.v, "i16"); }
+Int32Vec lanes_of_words(const Words& x) { return Int32Vec(convert_name("zext", "i16", x, "i32")); }
+
+FloatVec widen_half(DType half, const Words& raw) {
+  if (half == DType::kBFloat16) return FloatVec::bits(lanes_of_words(raw) << 16);
+  if (!has_half()) return float_of_half_bits(lanes_of_words(raw));
+  return FloatVec(convert_name("fpext", "half", convert_name("bitcast", "i16", raw, "half"), "float"));
+}
+Words narrow_half(DType half, const FloatVec& x) {
+  if (half == DType::kBFloat16) return words_of(bfloat_bits_of_float(x).logical_right(16));
+  if (!has_half()) return words_of(half_bits_of_float(x));
+  return convert_name("bitcast", "half", convert_name("fptrunc", "float", x.v, "half"), "i16");
+}
+/// Rounded to a half type, as float32.
+FloatVec round_to(DType half, const FloatVec& x) {
+  if (half == DType::kBFloat16) return FloatVec::bits(bfloat_bits_of_float(x) & Int32Vec(-0x10000));
+  return widen_half(half, narrow_half(half, x));
+}
+
+}  // namespace
+
+const char* compute_type(DType t) {
+  return with_compute_type(t, []<class T>(T) { return scalar_type<T>(); });
+}
+const char* memory_type(DType t) { return is_half(t) ? "i16" : t == DType::kBool ? "i8" : compute_type(t); }
+
+Value constant(double value, DType type) {
+  const auto text_of = [value]<class T>(T) { return literal<T>(value); };
+  return {with_compute_type(type, text_of), compute_dtype(type), false};
+}
+Value constant(std::int64_t value, DType type) {
+  const auto text_of = [value]<class T>(T) { return literal<T>(value); };
+  return {with_compute_type(type, text_of), compute_dtype(type), false};
+}
+
+Value broadcast(const Value& x) {
+  const int lanes = text().vector_lanes();
+  if (x.vector || lanes == 1) return {x.name, x.type, true};
+  const char* const t = compute_type(x.type);
+  if (x.name[0] != '%') return {splat(t, x.name), x.type, true};
+  const std::string vector = vector_of(t);
+  const std::string first = emit("insertelement " + vector + " poison, " + t + " " + x.name + ", i64 0");
+  return {emit("shufflevector " + vector + " " + first + ", " + vector + " poison, " + vector_of("i32") +
+               " zeroinitializer"),
+          x.type, true};
+}
+
+Value apply(Op op, DType type, std::span<const Value> arguments) {
+  bool vector = false;
+  for (const Value& a : arguments) vector = vector || a.vector;
+  std::array<Value, 3> all;
+  for (std::size_t i = 0; i < arguments.size(); ++i) all[i] = vector ? broadcast(arguments[i]) : arguments[i];
+  return as(vector, [&] { return map_of(op, compute_dtype(type), {all.data(), arguments.size()}); });
+}
+
+Value cast(const Value& x, DType from, DType to) {
+  return as(x.vector, [&]() -> Value {
+    const auto converted = [&](DType target_type) {
+      return with_compute_type(from, [&]<class From>(From) {
+        return with_compute_type(target_type, [&]<class To>(To) { return Vec<To>(Vec<From>(x.name)).v; });
+      });
+    };
+    const std::string name = converted(to);
+    return {is_half(to) ? round_to(to, FloatVec(name)).v : name, compute_dtype(to)};
+  });
+}
+
+Value widen(const Value& raw, DType memory) {
+  return as(raw.vector, [&]() -> Value {
+    if (is_half(memory)) return {widen_half(memory, raw.name).v, DType::kFloat32};
+    if (memory == DType::kBool) return {two_of("icmp ne", vector_of("i8"), raw.name, splat("i8", "0")), memory};
+    return {raw.name, memory};
+  });
+}
+
+Value narrow(const Value& x, DType memory) {
+  return as(x.vector, [&]() -> Value {
+    if (is_half(memory)) return {narrow_half(memory, FloatVec(x.name)), memory};
+    if (memory == DType::kBool) return {convert_name("zext", "i1", x.name, "i8"), memory};
+    return {x.name, memory};
+  });
+}
+
+}  // namespace kfusion::cpu::ir
