@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import kfusion as kf
 from kfusion import _core
+from kfusion._tracing import library_attention
 from kinds import HAVE_GPU
 from test_codegen_compiles import nvcc
 
@@ -439,3 +441,36 @@ class TestResults:
             graph.replay()
         torch.cuda.synchronize()
         assert torch.equal(got, want)
+
+
+BROADCAST = {  # masks of 32 keys: of one number for all of them, of rows that are not aligned, of columns
+    "keys": lambda drawn: drawn(1, 32, 1, 1),
+    "keys, as wide as they": lambda drawn: drawn(1, 32, 1, 1).expand(1, 32, 40, 32),
+    "unaligned rows": lambda drawn: drawn(1, 32, 40, 35)[..., 2:34],
+    "columns": lambda drawn: drawn(32, 32, 40).mT,
+}
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("wants_gradients", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", BROADCAST)
+def test_masks_that_torchs_kernels_misread(name, dtype, wants_gradients):
+    """By the library's call alone, too: its kernels take rows for aligned, and as long as there are keys."""
+    drawn = functools.partial(torch.randn, dtype=dtype, device="cuda")
+    q, k, v = drawn(1, 32, 40, 16), drawn(1, 32, 32, 16), drawn(1, 32, 32, 16)
+    given = [x.requires_grad_(wants_gradients) for x in (q, k, v, BROADCAST[name](drawn).detach())]
+    wide = [x.detach().double().requires_grad_(wants_gradients) for x in given]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        want = F.scaled_dot_product_attention(*wide)
+    fused = kf.fuse(lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m))
+    step = library_attention.runnable(library_attention.NAME, F.scaled_dot_product_attention)
+    for f in (fused, fused.unfused, step):
+        got = f(*given)
+        assert (got.double() - want).abs().max() < 64 * torch.finfo(dtype).eps
+        if wants_gradients:
+            seed = torch.ones_like(want)
+            exact = torch.autograd.grad(want, wide, seed, retain_graph=True)
+            for g, e in zip(torch.autograd.grad(got, given, seed.to(dtype)), exact, strict=True):
+                assert (g.double() - e).norm() <= 64 * torch.finfo(dtype).eps * (40 + e.norm())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
 
 import kfusion as kf
 from kfusion._compare import evaluate, libraries
+from kfusion._tracing import library_attention
 from kfusion._tracing.trace import trace
 
 torch = pytest.importorskip("torch")
@@ -148,13 +150,16 @@ def test_half_types_and_requires_grad():
         torch.testing.assert_close(kf.fuse(causal)(q, q, q.requires_grad_()), causal(q, q, q), rtol=2e-3, atol=2e-3)
 
 
-def mask_given(query, mask):
+def mask_given(query, mask, keys=6):
     """The mask that torch's attention is called with."""
-    from kfusion._tracing import library_calls
-
     given = []
-    run = library_calls._in_order(lambda q, k, v, mask: given.append(mask) or q, (0, 2, 1, 3))
-    run(query, query, query, mask)
+
+    def attention(query, key, value, mask):
+        given.append(mask)
+        return query
+
+    key = query.new_empty(*query.shape[:-2], keys, query.shape[-1])
+    library_attention.runnable(library_attention.NAME, attention, library_attention.ORDER)(query, key, key, mask)
     return given[0]
 
 
@@ -183,6 +188,45 @@ def test_masks_of_bools_are_numbers_on_a_gpu(dtype):
         torch.testing.assert_close(given, torch.zeros(given.shape, dtype=dtype).masked_fill(~one, -torch.inf))
     assert torch.equal(mask_given(query, mask), want)
     assert mask_given(query.new_empty(query.shape, device="cpu"), mask) is mask
+
+
+MASKS = {  # of numbers, and of how many keys
+    "one number for all keys": lambda drawn: (drawn(1, 3, 1, 1), 32),
+    "one number for all keys, as wide as they": lambda drawn: (drawn(1, 3, 5, 1).expand(4, 3, 5, 32), 32),
+    "odd rows": lambda drawn: (drawn(4, 1, 5, 33), 33),
+    "rows of part of an array": lambda drawn: (drawn(4, 3, 5, 34)[..., 1:33], 32),
+    "rows at an odd address": lambda drawn: (drawn(4, 3, 5, 40)[..., 1:33], 32),
+    "every second key": lambda drawn: (drawn(5, 64)[:, ::2], 32),
+    "columns": lambda drawn: (drawn(3, 32, 5).mT, 32),
+    "one key": lambda drawn: (drawn(4, 3, 5, 1), 1),
+    "no keys": lambda drawn: (drawn(4, 3, 5, 0), 0),
+    "dense": lambda drawn: (drawn(4, 3, 5, 32), 32),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_are_aligned_on_a_gpu(name, dtype):
+    """torch's kernels read rows of a number for each key, at addresses of 16 bytes, whatever strides say."""
+    mask, keys = MASKS[name](functools.partial(torch.randn, dtype=dtype))
+    given = mask_given(torch.empty(4, 3, 5, 8, device="meta", dtype=dtype), mask, keys)
+    assert torch.equal(given, mask.expand(*mask.shape[:-1], keys))
+    if keys > 0:
+        assert given.stride(-1) == 1
+        assert given.data_ptr() % 16 == 0
+        assert all(stride % 8 == 0 for stride in given.stride()[:-1])
+    assert (given is mask) == (name == "dense")
+
+
+def test_gradients_of_aligned_masks():
+    """They are summed over the keys for which a mask has one number; elements that share memory have one each."""
+    query, weights = torch.empty(4, 3, 5, 8, device="meta"), torch.arange(33.0)
+    mask = torch.randn(3, 5, 1, requires_grad=True)
+    (mask_given(query, mask, 33) * weights).sum().backward()
+    assert torch.equal(mask.grad, torch.full((3, 5, 1), 528.0))
+    wide = torch.randn(3, 1, 1).expand(3, 5, 33).requires_grad_()
+    (mask_given(query, wide, 33) * weights).sum().backward()
+    assert torch.equal(wide.grad, weights.expand(3, 5, 33))
 
 
 def test_a_bias_on_a_gpu_is_no_part_of_a_convolution():

@@ -16,7 +16,7 @@ from .._graph.source import trace_error
 from .._graph.structure import leaves
 from .._graph.tracer import Tracer
 from .._graph.values import Traced, WritingCall, tracer_of
-from . import library_arguments, library_runs, library_trials, refusals, torch_complex
+from . import library_arguments, library_attention, library_runs, library_trials, refusals, torch_complex
 from .dtype_names import is_complex, name_of_dtype
 
 
@@ -76,7 +76,8 @@ def _called(
         types = tracer.recorded.compute_of(tried.types_of(tracer.recorded.types), shapes)  # type: ignore[union-attr]
     copied = tuple(k for k, t in enumerate(results.tensors) if any(library_trials.shares_memory(t, s) for s in shown))
     draws = tracer.library_draws(library_arguments.generators(call), tried.device) if tried.draws else None
-    run = library_runs.Run(function, call, results.new(), tuple(written), copied, draws, is_random=tried.draws)
+    step = library_attention.runnable(name, function)
+    run = library_runs.Run(step, call, results.new(), tuple(written), copied, draws, is_random=tried.draws)
     if is_tried:
         library_arguments.require_no_sizes(tracer, shapes)
         run(*(library_trials.without_data(v, library_trials.device_of([v])).zero_() for v in call.values))
@@ -130,8 +131,8 @@ def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs:
     if any(map(is_number, leaves((args, kwargs)))):
         return made  # torch would take a float argument's value as it is now
     call = library_arguments.Arguments(tracer, (args, kwargs), "torch")
-    order = _ORDERS.get(name) if made.ndim == _ATTENTION_AXES else None
-    run = library_runs.Run(function if order is None else _in_order(function, order), call)
+    order = library_attention.ORDER if (name, made.ndim) == (library_attention.NAME, _ATTENTION_AXES) else None
+    run = library_runs.Run(library_attention.runnable(name, function, order), call)
     tracer.library_form(name, run, call.values, made, first, order or ())
     return made
 
@@ -143,34 +144,6 @@ def _effects(tracer: Tracer) -> tuple[Any, int]:
 # Functions that say of any tensors of those shapes and dtypes what they say of those without data.
 _OF_ANY_DATA = ("is_signed", "is_conj", "is_neg", "is_inference", "is_same_size", "result_type", "dense_dim")
 _ATTENTION_AXES = 4  # batch, heads, positions, elements
-# The order in which the axes of torch's results lie in memory: heads are behind positions.
-_ORDERS = {"torch.scaled_dot_product_attention": (0, 2, 1, 3)}
-
-
-def _in_order(function: Callable[..., Any], order: Sequence[int]) -> Callable[..., Any]:
-    """Attention, whose result has its axes in that order."""
-
-    def run(query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-        mask = attn_mask if attn_mask is None else _mask_for(query, attn_mask)
-        return function(query, key, value, mask, *args, **kwargs).permute(order)
-
-    return run
-
-
-def _mask_for(query: Any, mask: Any) -> Any:
-    """The mask, of dense rows, which torch's fast kernels want; what is the same along an axis is copied once.
-
-    On a GPU it is numbers to add: for cuDNN's kernel some versions of torch make -65504 of False instead of -inf, and
-    rows that see no key are not 0.
-    """
-    becomes_numbers = not mask.dtype.is_floating_point and not query.is_cpu
-    if mask.stride(-1) == 1 and not becomes_numbers:
-        return mask
-    parts = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in mask.stride()[:-1])
-    once = mask[parts]
-    if becomes_numbers:
-        once = once.to(query.dtype).log_()  # of 1 and 0
-    return once.contiguous().expand(mask.shape)
 
 
 def _is_whole(call: library_arguments.Arguments, i: int) -> bool:
