@@ -12,12 +12,13 @@ import kfusion as kf
 from host_cuda import HAVE_COMPILER
 from kfusion import _core
 from kinds import HAVE_GPU
+from programs import apart
 from programs.checks import H200, Runner, check_gain, check_groups, poisoned
 from programs.drawing import CALL_PROFILES, GRAD_PROFILES, PROFILES, Seeded, draw_program
 from programs.forms import Form
 from programs.program import Program, Step
 from programs.values import Value
-from random_programs import Checked, check_programs, shrunk
+from random_programs import Checked, check_programs, program_of, shrunk
 
 SHARE, SHARES = 125, 16  # of 2,000 programs
 
@@ -151,6 +152,50 @@ def test_programs_as_cuda_text(seed):
 @pytest.mark.parametrize("profile", [None, "attention"])
 def test_programs_on_a_gpu(seed, profile):
     assert_none(check_programs("gpu", seed, range(40), profile), seed, "gpu")
+
+
+class Losing(Runner):
+    """Programs 2, 4 and 6 leave the process without a device, 4 in eager mode, too, and 6 only behind others."""
+
+    numbers = range(8)
+    profile = "elementwise"
+    lost = False
+    checked = 0
+
+    def __init__(self):
+        super().__init__()
+        if Losing.lost:
+            raise RuntimeError("made where nothing can be run")
+        drawn = Runner()
+        self.sources = [program_of(drawn, "cpu", 1, n, self.profile)[1].source() for n in self.numbers]
+
+    def is_lost(self):
+        return Losing.lost
+
+    def runs_eagerly(self, program):
+        Losing.lost = self.sources.index(program.source()) == 4
+        return not Losing.lost
+
+    def check(self, program, *, thorough=False):
+        number = self.sources.index(program.source())
+        Losing.lost = Losing.lost or number in (2, 4) or (number == 6 and Losing.checked > 0)
+        Losing.checked += 1
+        if Losing.lost and number != 4:  # whose error comes later
+            raise RuntimeError("CUDA error: misaligned address")
+        if number == 1:
+            raise AssertionError("wrong")
+
+
+def test_programs_that_end_all_use_of_a_gpu():
+    """The program is run alone, torch's functions first; those behind it run in new processes, and are right."""
+    checked = apart.in_new_process(check_programs, "cpu", 1, Losing.numbers, Losing.profile, Losing)
+    assert checked.profiles.total() == 8
+    assert checked.unfit == 1
+    assert {f.number: f.message for f in checked.failures} == {
+        1: "AssertionError: wrong",
+        2: "RuntimeError: CUDA error: misaligned address",
+        6: "RuntimeError: CUDA error: misaligned address; alone in a process it is right",
+    }
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda p: p.name)

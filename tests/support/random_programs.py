@@ -18,9 +18,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.runs import facts as run_facts
+from programs import apart
 from programs.checks import RUNNERS, Runner, TextRunner, error_of, threads
 from programs.drawing import CALL_PROFILES, GRAD_PROFILES, OWN_PROFILES, PROFILES, Profile, Seeded, draw_program
 from programs.program import Program
@@ -58,14 +59,16 @@ class Failure:
 class Checked:
     """What was found, and how often each profile and each operation was part of it."""
 
-    failures: list[Failure]
-    profiles: Counter[str]
-    operations: Counter[str]
+    failures: list[Failure] = field(default_factory=list)
+    profiles: Counter[str] = field(default_factory=Counter)
+    operations: Counter[str] = field(default_factory=Counter)
+    unfit: int = 0  # programs that torch itself cannot run
 
     def add(self, other: Checked) -> None:
         self.failures += other.failures
         self.profiles += other.profiles
         self.operations += other.operations
+        self.unfit += other.unfit
 
 
 def without_numbers(message: str) -> str:
@@ -133,25 +136,83 @@ def shrunk(runner: Runner, program: Program, error: Exception, tries: int, *, th
     return program
 
 
-def errors_of(runner: Runner, programs: Sequence[Program], numbers: Sequence[int]) -> list[Exception | None]:
-    if isinstance(runner, TextRunner):
-        return runner.errors(programs)
-    return [error_of(runner.check, p, thorough=n % THOROUGH == 0) for p, n in zip(programs, numbers, strict=True)]
+Make = Callable[[], Runner]
 
 
-def check_programs(backend: str, seed: int, numbers: Sequence[int], profile: str | None = None) -> Checked:
-    failures: list[Failure] = []
+def check_programs(
+    backend: str, seed: int, numbers: Sequence[int], profile: str | None = None, make: Make | None = None
+) -> Checked:
+    """Checks the programs of these numbers by the backend's runner, or what `make` gives. After one that leaves its
+    process without a GPU, the others are checked in a new one, and that one alone in another.
+    """
+    if not numbers:
+        return Checked()
+    asked = backend, seed, numbers, profile, make or RUNNERS[backend]
+    return apart.in_new_process(_checked, *asked) if apart.is_lost else _checked(*asked)
+
+
+def _checked(backend: str, seed: int, numbers: Sequence[int], profile: str | None, make: Make) -> Checked:
+    checked = Checked()
     with threads(1):
-        runner = RUNNERS[backend]()
+        runner = make()
         names, programs = zip(*(program_of(runner, backend, seed, n, profile) for n in numbers), strict=True)
         errors = errors_of(runner, programs, numbers)
-        for number, name, program, error in zip(numbers, names, programs, errors, strict=True):
-            if error is not None:
-                thorough = number % THOROUGH == 0
-                small = shrunk(runner, program, error, TRIES[backend] if len(failures) < 3 else 0, thorough=thorough)
-                error = error_of(runner.check, small, thorough=thorough) or error
-                failures.append(Failure(number, name, message_of(error), small, runner.script(small)))
-    return Checked(failures, Counter(names), Counter(s.op for p in programs for s in p.steps))
+        for i, (number, name, program, error) in enumerate(zip(numbers, names, programs, errors, strict=True)):
+            checked.add(Checked(profiles=Counter([name]), operations=Counter(s.op for s in program.steps)))
+            if is_lost := runner.is_lost():
+                checked.add(_checked_alone(backend, seed, number, profile, make, error))
+            elif error is not None:
+                tries = TRIES[backend] if len(checked.failures) < 3 else 0
+                checked.failures.append(_failure(runner, number, name, program, error, tries))
+            if is_lost or (error is not None and runner.is_lost()):  # by a smaller program
+                apart.lose()
+                checked.add(check_programs(backend, seed, numbers[i + 1 :], profile, make))
+                break
+    return checked
+
+
+def errors_of(runner: Runner, programs: Sequence[Program], numbers: Sequence[int]) -> Iterator[Exception | None]:
+    if isinstance(runner, TextRunner):
+        yield from runner.errors(programs)
+        return
+    for program, number in zip(programs, numbers, strict=True):
+        yield error_of(runner.check, program, thorough=number % THOROUGH == 0)
+
+
+def _failure(runner: Runner, number: int, name: str, program: Program, error: Exception, tries: int) -> Failure:
+    thorough = number % THOROUGH == 0
+    small = shrunk(runner, program, error, tries, thorough=thorough)
+    error = error_of(runner.check, small, thorough=thorough) or error
+    return Failure(number, name, message_of(error), small, runner.script(small))
+
+
+def _checked_alone(
+    backend: str, seed: int, number: int, profile: str | None, make: Make, error: Exception | None
+) -> Checked:
+    """What is to be said of a program after which its process could run nothing more."""
+    try:
+        message, is_unfit = apart.in_new_process(_alone, backend, seed, number, profile, make)
+    except BrokenExecutor:
+        message, is_unfit = "its process died", False
+    if is_unfit:
+        return Checked(unfit=1)
+    runner = Runner()  # which draws the same program
+    name, program = program_of(runner, backend, seed, number, profile)
+    seen = message_of(error) if error is not None else "its process can run nothing more"
+    message = message or f"{seen}; alone in a process it is right"
+    return Checked([Failure(number, name, message, program, runner.script(program))])
+
+
+def _alone(backend: str, seed: int, number: int, profile: str | None, make: Make) -> tuple[str, bool]:
+    """What is wrong with a program in a process of its own, and whether torch alone fails."""
+    with threads(1):
+        runner = make()
+        _, program = program_of(runner, backend, seed, number, profile)
+        if not runner.runs_eagerly(program):
+            return "", True
+        error = error_of(runner.check, program, thorough=number % THOROUGH == 0)
+        lost = "its process can run nothing more" if runner.is_lost() else ""
+        return message_of(error) if error is not None else lost, False
 
 
 def arguments() -> argparse.Namespace:
@@ -198,7 +259,7 @@ def write(args: argparse.Namespace, facts: Mapping[str, Any], checked: Checked, 
     failed = [{"number": f.number, "profile": f.profile, "message": f.message} for f in checked.failures]
     counts = {"backend": args.backend, "seed": args.seed, "programs": checked.profiles.total(), "failed": failed}
     some = {"profiles": dict(checked.profiles.most_common()), "operations": dict(checked.operations.most_common())}
-    plain = {**facts, **counts, "seconds": round(seconds), "processes": args.jobs, **some}
+    plain = {**facts, **counts, "unfit": checked.unfit, "seconds": round(seconds), "processes": args.jobs, **some}
     written = args.json.with_name(args.json.name + ".part")
     written.write_text(json.dumps(plain, indent=1) + "\n")
     written.replace(args.json)
@@ -215,7 +276,7 @@ def main() -> int:
     size = CHUNK[args.backend]
     chunks = [numbers[i : i + size] for i in range(0, len(numbers), size)]
     kinds: Counter[str] = Counter()
-    checked = Checked([], Counter(), Counter())
+    checked = Checked()
     start = said = time.perf_counter()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
@@ -239,6 +300,7 @@ def main() -> int:
             write(args, facts, checked, seconds)
     done = checked.profiles.total()
     print(f"{done} programs in {seconds:.0f} s ({done / seconds:.0f} a second), {kinds.total()} failed")
+    print(f"{checked.unfit} unfit: torch alone cannot run them") if checked.unfit else None
     for kind, count in kinds.most_common():
         print(f"{count:6}  {kind}")
     return 1 if kinds else 0

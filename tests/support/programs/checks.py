@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -171,6 +172,14 @@ class Runner:
         """Whether there is anything to check."""
         return not isinstance(program, TorchProgram) or _against_torch().says_something(program)
 
+    def is_lost(self) -> bool:
+        """Whether nothing can be run in this process any more."""
+        return False
+
+    def runs_eagerly(self, program: Program) -> bool:
+        """Whether the program runs without kfusion, where it can be written so."""
+        return True
+
     def script(self, program: Program) -> str:
         """What repeats a failure."""
         return program.reproducer()
@@ -244,6 +253,20 @@ class GpuRunner(Runner):
 
     def back(self, x: Any) -> np.ndarray:
         return np.asarray(x.numpy() if hasattr(x, "numpy") else x)
+
+    def is_lost(self) -> bool:
+        try:
+            self.back(self.make(np.zeros(1)))
+            if "torch" in sys.modules:
+                sys.modules["torch"].cuda.synchronize()
+        except Exception:
+            return True
+        return False
+
+    def runs_eagerly(self, program: Program) -> bool:
+        if isinstance(program, TorchProgram):
+            _against_torch().run_eagerly(program, self.torch_device)
+        return not self.is_lost()
 
     def check_ways(self, graph: _core.Graph, fused: Traced, inputs: Sequence[Any], values: Sequence[Value]) -> None:
         pass
