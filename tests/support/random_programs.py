@@ -86,10 +86,15 @@ def is_run(profile: Profile, backend: str) -> bool:
     return backend not in ("text", "gpu") or profile.name not in ("products", "calls")
 
 
+def profiles_of(backend: str, profile: str | None) -> list[Profile]:
+    """Those that the backend runs, or the one of this name."""
+    profiles = {"grad": GRAD_PROFILES, "calls": CALL_PROFILES, "own": OWN_PROFILES}.get(backend, PROFILES)
+    return [p for p in profiles if profile in (None, p.name) and is_run(p, backend)]
+
+
 def program_of(runner: Runner, backend: str, seed: int, number: int, profile: str | None = None) -> tuple[str, Program]:
     """The program, the first one that says something, and the name of its profile."""
-    profiles = {"grad": GRAD_PROFILES, "calls": CALL_PROFILES, "own": OWN_PROFILES}.get(backend, PROFILES)
-    some = [p for p in profiles if profile in (None, p.name) and is_run(p, backend)]
+    some = profiles_of(backend, profile)
     chosen = some[number % len(some)]
     for attempt in itertools.count():
         program = draw_program(Seeded(seed * 1_000_003 + number + (attempt << 64)), chosen).needed()
@@ -231,7 +236,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (as many as CPU cores)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where a summary goes, while it runs as well")
     parser.add_argument("--commit", metavar="ID", help="what is checked, where git cannot say")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not profiles_of(args.backend, args.profile):
+        names = ", ".join(p.name for p in profiles_of(args.backend, None))
+        parser.error(f"backend {args.backend} has no profile {args.profile!r}; it has {names}")
+    return args
 
 
 def report(args: argparse.Namespace, failures: Sequence[Failure], kinds: Counter[str]) -> None:
