@@ -307,6 +307,7 @@ OF_MODULES = {
     "a detached one": "y = torch.tanh(x * m.weight); m.seen = y.detach(); return y",
     "a buffer": "m.mean = m.mean * 0.9 + x.detach().mean(0) * 0.1; return (x - m.mean) * m.weight",
     "a buffer in place": "m.mean.mul_(0.9).add_(x.detach().mean(0)); return x * m.weight",
+    "a buffer by an operator": "m.mean += x.detach().mean(0); return x * m.weight",
     "a counter": "m.calls += 1; return x * m.weight * m.calls",
     "a log": "m.log.append((x * m.weight).sum()); return x * 2 * m.weight",
     "an entry": "d['y'] = torch.sin(x * m.weight); return x * m.weight",

@@ -12,7 +12,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -153,15 +153,15 @@ class ForwardPass:
         args, kwargs = call
         asked = iter(wanted)
         given = picked(call, lambda leaf: _is_value(leaf) and next(asked), _enters)
+        before = list(_guarded_values(self.__wrapped__))  # `m.count += 1` leaves what stands for a tensor there
         with tracer.differentiated(given):
             result = self.__wrapped__(*args, **kwargs)
             values_of(result)  # which computes what is computed when it is read, as in the backward pass
-        found_guards = guards.guards(self.__wrapped__)
-        owners = (guard.owner for guard in found_guards)
+        owners = (guard.owner for guard in guards.guards(self.__wrapped__))
         self._modules |= {id(m): weakref.ref(m) for m in owners if modules.is_module(m)}
         if (written := tracer.written()) and not _are_apart(tracer, written, result, given):
             raise _writes(self.__name__)
-        named = [v for guard in found_guards for v in guards.values(guard)]
+        named = [*before, *_guarded_values(self.__wrapped__)]
         found = [*named, *(i.array for i in tracer.inputs if i.captured)]
         self._captured |= {
             id(t): weakref.ref(t) for t in found if hasattr(t, "requires_grad") and hasattr(t, "grad_fn")
@@ -169,6 +169,11 @@ class ForwardPass:
         kept = _kept(tracer, result, given, self._memory, self._device)
         passing = _passing(tracer, result, given)
         return result, passing, _reached(tracer, result, passing, given), *kept, _named(tracer, named)
+
+
+def _guarded_values(function: Any) -> Iterator[Any]:
+    """What the function names, and the attributes that it reads."""
+    return (v for guard in guards.guards(function) for v in guards.values(guard))
 
 
 def _passing(tracer: Tracer, result: Any, given: Sequence[Traced]) -> tuple[int, ...]:
@@ -295,8 +300,7 @@ class BackwardPass:
             results = values_of(self.__wrapped__(*args, **kwargs))
         read = {n: y for n, y in enumerate(_traced(tracer, results)) if y is not None}
         tracer.require_no_product(list(read.values()))  # as the forward pass does
-        now = (v for guard in guards.guards(self.__wrapped__) for v in guards.values(guard))
-        if not set(_named(tracer, now)) <= set(named):
+        if not set(_named(tracer, _guarded_values(self.__wrapped__))) <= set(named):
             raise RuntimeError(f"kfusion.{self.__name__}: a tensor that it names was replaced after the forward pass")
         again, nodes_again = tracer.computed()
         if hex(again) != computed:
