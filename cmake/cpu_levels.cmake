@@ -3,7 +3,7 @@
 file(GLOB_RECURSE cpu_sources CONFIGURE_DEPENDS cpp/cpu/*.cpp)
 list(FILTER cpu_sources EXCLUDE REGEX "kernels[.]cpp$")
 add_library(kfusion_cpu STATIC ${cpu_sources})
-target_link_libraries(kfusion_cpu PUBLIC kfusion_options ${CMAKE_DL_LIBS})
+target_link_libraries(kfusion_cpu PUBLIC kfusion_options kfusion_cache ${CMAKE_DL_LIBS})
 kfusion_unity(kfusion_cpu cpp/cpu cpp/cpu/codegen cpp/cpu/fused cpp/cpu/products)
 
 set(levels baseline)

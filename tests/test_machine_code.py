@@ -2,100 +2,52 @@
 
 from __future__ import annotations
 
-import ctypes
+import concurrent.futures
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from importlib.util import find_spec
 
-import numpy as np
 import pytest
 
 from kfusion import _core, _llvm
+from small_kernels import ARM, TEXT, add, call, check, check_add
 
-pytestmark = pytest.mark.native
+pytestmark = [pytest.mark.native, pytest.mark.skipif(find_spec("llvmlite") is None, reason="needs llvmlite")]
 
-pytest.importorskip("llvmlite")
-
-ARM = ("aarch64-unknown-linux-gnu", "generic", "")
-# Constants in sections of their own, calls of the C library, a table of jumps: all that kernels' objects have.
-TEXT = """
-@table = private unnamed_addr constant [4 x double] [double 0.5, double 1.5, double 2.5, double 3.5]
-
-define void @scale(ptr %x, ptr %y) {
-  %a = load <8 x float>, ptr %x, align 4
-  %b = fmul <8 x float> %a, splat (float 3.0)
-  %c = fadd <8 x float> %b, <float 0.0, float 1.0, float 2.0, float 3.0, float 4.0, float 5.0, float 6.0, float 7.5>
-  store <8 x float> %c, ptr %y, align 4
-  ret void
-}
-
-define void @clear(ptr %x, ptr %count) {
-  %n = load i64, ptr %count
-  call void @llvm.memset.p0.i64(ptr %x, i8 0, i64 %n, i1 false)
-  ret void
-}
-
-define void @remainder(ptr %x, ptr %y) {
-  %a = load float, ptr %x
-  %b = load float, ptr %y
-  %c = frem float %a, %b
-  store float %c, ptr %x
-  ret void
-}
-
-define void @look_up(ptr %place, ptr %y) {
-  %i = load i64, ptr %place
-  %at = getelementptr double, ptr @table, i64 %i
-  %v = load double, ptr %at
-  store double %v, ptr %y
-  ret void
-}
-
-define void @choose(ptr %which, ptr %y) {
-  %i = load i64, ptr %which
-  switch i64 %i, label %other [i64 0, label %a
-                               i64 1, label %b
-                               i64 2, label %c
-                               i64 3, label %d
-                               i64 4, label %e]
-a: store i64 11, ptr %y
-  ret void
-b: store i64 7, ptr %which
-  ret void
-c: store i64 %i, ptr %y
-  ret void
-d: store i64 99, ptr %y
-  ret void
-e: store i64 -1, ptr %y
-  ret void
-other: ret void
-}
-
-declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+PRELUDE = """
+import ctypes, sys
+import numpy as np
+from kfusion import _core
+import small_kernels as t
 """
 
 
-def call(code, function, *arrays):
-    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
-    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(arrays))(code.address(function))(*pointers)
+def run_python(code, *, returns=0, **environment):
+    """What a fresh process prints, and what it says on stderr."""
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == returns, done.stderr
+    return done.stdout, done.stderr
 
 
-def check(run):
-    """All functions of TEXT: `run(function, *arrays)` calls one."""
-    x, y = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
-    run("scale", x, y)
-    np.testing.assert_array_equal(y, 3 * x + np.array([0, 1, 2, 3, 4, 5, 6, 7.5], np.float32))
-    x = np.full(1000, 9, np.uint8)
-    run("clear", x, np.array([997]))
-    np.testing.assert_array_equal(x, [0] * 997 + [9] * 3)
-    x = np.array([7.25], np.float32)
-    run("remainder", x, np.array([2], np.float32))
-    assert x == 1.25
-    for i in range(4):
-        y = np.zeros(1)
-        run("look_up", np.array([i]), y)
-        assert y == i + 0.5
-    for i, want in enumerate([11, 0, 2, 99, -1, 0]):
-        y = np.zeros(1, np.int64)
-        run("choose", np.array([i]), y)
-        assert y == want
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where compiled kernels are kept; nothing is there yet."""
+    monkeypatch.setenv("KFUSION_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("KFUSION_CACHE_MB", raising=False)
+    return tmp_path / "cache" / "kfusion"
 
 
 def host_object():
@@ -178,3 +130,224 @@ class TestObjects:
                 assert "object code is refused" in str(error)  # noqa: PT017
                 refused += 1
         assert refused > 1000
+
+
+class TestDisk:
+    def test_another_process_needs_no_compiler(self, folder):
+        check(lambda *a: call(_core.machine_code(TEXT), *a))
+        out, _ = run_python("""
+            code = _core.machine_code(t.TEXT)
+            t.check(lambda *a: t.call(code, *a))
+            print("llvmlite" in sys.modules, _core.can_compile())
+            _core.machine_code(t.add(1))
+            print("llvmlite" in sys.modules)
+        """)
+        assert out.split() == ["False", "True", "True"]
+
+    def test_what_makes_another_entry(self, folder):
+        before = _core.isa()
+        try:
+            for level in _core.available_isas():
+                _core.set_isa(level)
+                kept = [_core.machine_code(text) for text in (add(1), add(2), add(1))]
+            assert len(list(folder.iterdir())) == 2 * len(_core.available_isas())
+            del kept
+        finally:
+            _core.set_isa(before)
+        run_python("""
+            from kfusion import _llvm
+            _core.set_compiler(_llvm.compile_object, lambda: "another version")
+            _core.machine_code(t.add(1))
+        """)
+        assert len(list(folder.iterdir())) == 2 * len(_core.available_isas()) + 1
+
+    @pytest.mark.parametrize("damage", ["cut", "bit", "image", "empty"])
+    def test_damage(self, folder, damage):
+        """What does not load is compiled anew, and replaced."""
+        number = random.SystemRandom().randrange(10**9)
+        check_add(_core.machine_code(add(number)), number)
+        (entry,) = folder.iterdir()
+        whole = entry.read_bytes()
+        if damage == "cut":
+            entry.write_bytes(whole[:-1])
+        elif damage == "bit":
+            entry.write_bytes(whole[:-100] + bytes([whole[-100] ^ 4]) + whole[-99:])
+        else:  # the cache finds nothing wrong with it
+            _core.write_kernel(entry.stem, b"" if damage == "empty" else _llvm.compile_object(add(number), *ARM))
+        check_add(_core.machine_code(add(number)), number)
+        assert entry.read_bytes() == whole
+
+    def test_a_folder_that_cannot_be_used(self):
+        _, err = run_python(
+            """
+            for number in range(3):
+                t.check_add(_core.machine_code(t.add(number)), number)
+            """,
+            KFUSION_CACHE_DIR="/proc/self",
+        )
+        assert err.count("compiled kernels are not kept on disk: /proc/self") == 1
+        assert err.count("\n") == 1
+
+    def test_a_full_disk(self, folder):
+        """No file may have a byte."""
+        _, err = run_python("""
+            import resource
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+            for number in range(3):
+                t.check_add(_core.machine_code(t.add(number)), number)
+        """)
+        assert err.count("cannot be written to") == 1
+        assert list(folder.iterdir()) == []
+
+    def test_nothing_is_to_be_kept(self, folder):
+        _, err = run_python("t.check_add(_core.machine_code(t.add(1)), 1)", KFUSION_CACHE_MB="0")
+        assert err == ""
+        assert not folder.exists()
+
+    def test_two_processes_at_once(self, folder):
+        code = """
+            for number in range(50):
+                t.check_add(_core.machine_code(t.add(number)), number)
+            t.check(lambda *a: t.call(_core.machine_code(t.TEXT), *a))
+        """
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            for _, err in pool.map(lambda _: run_python(code), range(3)):
+                assert err == ""
+        assert sorted({path.suffix for path in folder.iterdir()}) == [".kernel"]
+        assert len(list(folder.iterdir())) == 51
+
+
+class TestRefusals:
+    """Where nothing can be compiled or run, that is said once and clearly."""
+
+    def test_no_llvmlite(self, folder):
+        out, err = run_python("""
+            sys.modules["llvmlite"] = None
+            print([_core.can_compile() for _ in range(3)])
+            try: _core.machine_code(t.add(1))
+            except RuntimeError as error: print(error)
+        """)
+        assert out.startswith("[False, False, False]\nkfusion: kernels of the CPU are compiled by llvmlite")
+        assert err.count("pip install llvmlite") == 1
+        assert err.count("\n") == 1
+
+    def test_no_memory_to_execute(self, folder):
+        """As on hardened systems: pages that were written to are never executable (Linux 6.3)."""
+        out, err = run_python("""
+            libc = ctypes.CDLL(None, use_errno=True)
+            print(libc.prctl(65, 1, 0, 0, 0))
+            print([_core.can_compile() for _ in range(3)])
+            try: _core.machine_code(t.add(1))
+            except RuntimeError as error: print(error)
+        """)
+        if not out.startswith("0\n"):
+            pytest.skip("this system has no such limit")
+        assert out.splitlines()[1] == "[False, False, False]"
+        assert "the system gives no memory for machine code: mprotect" in out.splitlines()[2]
+        assert err.count("the system gives no memory for machine code") == 1
+
+    def test_it_is_imported_for_the_first_compilation(self):
+        out, _ = run_python("""
+            print("llvmlite" in sys.modules, _core.can_compile(), "llvmlite" in sys.modules)
+        """)
+        assert out.split() == ["False", "True", "False"]
+
+
+class TestThreads:
+    def test_two_at_once(self, folder):
+        """Each of two threads has a half of its own, and a half that the other compiles, too."""
+
+        def work(first):
+            for number in [*range(20), *range(first, first + 20)]:
+                code = _core.machine_code(add(number))
+                check_add(code, number)
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            list(pool.map(work, [100, 200]))
+
+    def test_children_of_a_process_that_compiles(self):
+        """Forked at any moment of a compilation, a child compiles, too, and so does its parent."""
+        out, _ = run_python("""
+            import os, signal, threading, time
+            done = threading.Event()
+            def busy():
+                number = 0
+                while not done.is_set():
+                    _core.machine_code(t.add(number))
+                    _core.machine_code(t.TEXT + f"; {number}")
+                    number += 1
+            thread = threading.Thread(target=busy)
+            thread.start()
+            time.sleep(0.2)
+            failed = 0
+            for n in range(20):
+                time.sleep(0.003 * n)
+                child = os.fork()
+                if child == 0:
+                    signal.alarm(30)
+                    t.check_add(_core.machine_code(t.add(10**6 + n)), 10**6 + n)
+                    os._exit(0)
+                failed += os.waitpid(child, 0)[1] != 0
+            done.set()
+            thread.join()
+            t.check_add(_core.machine_code(t.add(7)), 7)
+            print(failed)
+        """, KFUSION_CACHE_MB="0")  # fmt: skip
+        assert out == "0\n"
+
+    @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="has no timers")
+    def test_interrupts(self, folder, rng):
+        """Ctrl-C at any moment: the same thread compiles afterwards, and other threads do."""
+
+        def raise_interrupt(*_):
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGALRM, raise_interrupt)
+        interrupted = 0
+        try:
+            for number in range(60):
+                signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 4e-3)))
+                try:
+                    for i in range(100):
+                        _core.machine_code(add(10**7 + 1000 * number + i))
+                except KeyboardInterrupt:
+                    interrupted += 1
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                check_add(_core.machine_code(add(number)), number)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert interrupted > 30
+        thread = threading.Thread(target=lambda: check_add(_core.machine_code(add(-1)), -1), daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs Linux")
+class TestMemory:
+    def resident_and_maps(self):
+        with open("/proc/self/statm") as statm, open("/proc/self/maps") as maps:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE"), len(maps.readlines())
+
+    def test_what_is_dropped_goes(self, monkeypatch):
+        monkeypatch.setenv("KFUSION_CACHE_MB", "0")
+        start = time.monotonic_ns()
+        for number in range(50):
+            _core.machine_code(add(start + number))
+        resident, maps = self.resident_and_maps()
+        for number in range(50, 550):
+            check_add(_core.machine_code(add(start + number)), start + number)
+        resident_after, maps_after = self.resident_and_maps()
+        assert maps_after <= maps + 5
+        assert resident_after - resident < 4e6
+
+    def test_what_is_kept_takes_few_maps(self):
+        """Neighbouring pages of code are one map: a process may have some 65,000."""
+        code = host_object()
+        _, maps = self.resident_and_maps()
+        kept = [_core.load_object(code) for _ in range(2000)]
+        assert self.resident_and_maps()[1] - maps < 500
+        assert len({c.address("scale") for c in kept}) == 2000
+        del kept
+        assert self.resident_and_maps()[1] - maps < 50

@@ -108,12 +108,12 @@ class TestCompiling:
 @needs_nvrtc
 class TestCache:
     def keys(self, folder):
-        return {path.stem for path in folder.glob("*.cubin")}
+        return {path.stem for path in folder.glob("*.kernel")}
 
     def test_a_hit_is_what_the_disk_has(self, folder):
         _core.compile_cuda(SOURCE, "sum")
         (key,) = self.keys(folder)
-        _core.write_cubin(key, b"another image")
+        _core.write_kernel(key, b"another image")
         assert _core.compile_cuda(SOURCE, "sum") == b"another image"
 
     def test_what_makes_another_entry(self, folder):
@@ -175,7 +175,7 @@ class TestCache:
         ]
         size = len(_core.compile_cuda(SOURCE, "sum"))
         assert [p.communicate(timeout=120)[0] for p in processes] == [f"{size}\n"] * MANY
-        assert [path.suffix for path in folder.iterdir()] == [".cubin"]
+        assert [path.suffix for path in folder.iterdir()] == [".kernel"]
 
 
 def test_no_compiler(tmp_path):

@@ -6,8 +6,8 @@
 #include "bindings/bindings.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/stl.hpp"
+#include "cache/kernel_cache.hpp"
 #include "codegen/generate.hpp"
-#include "compiler/cubin_cache.hpp"
 #include "compiler/image.hpp"
 #include "compiler/nvrtc_library.hpp"
 #include "compiler/prebuilt.hpp"
@@ -19,7 +19,7 @@ namespace kfusion {
 namespace compiler_bindings {
 namespace {
 
-using compiler::CubinCache;
+using cache::KernelCache;
 
 /// Where NVRTC may be: said now, since nothing below may ask Python while it holds a lock.
 void tell_python_paths() {
@@ -33,9 +33,9 @@ void tell_python_paths() {
   compiler::set_python_paths(std::move(packages), path_of(sys.attr("prefix")));
 }
 
-py::dict cubin_cache() {
-  const CubinCache cache = CubinCache::from_environment();
-  const CubinCache::Contents contents = cache.contents();
+py::dict kernel_cache() {
+  const KernelCache cache = KernelCache::from_environment();
+  const KernelCache::Contents contents = cache.contents();
   py::dict d;
   d["directory"] = py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(cache.directory().c_str()));
   d["entries"] = contents.entries;
@@ -46,25 +46,25 @@ py::dict cubin_cache() {
 }
 
 py::object cache_directory() {
-  return py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(CubinCache::from_environment().directory().c_str()));
+  return py::reinterpret_steal<py::str>(PyUnicode_DecodeFSDefault(KernelCache::from_environment().directory().c_str()));
 }
 
-py::dict clear_cubin_cache() {
-  const CubinCache::Contents removed = CubinCache::from_environment().clear();
+py::dict clear_kernel_cache() {
+  const KernelCache::Contents removed = KernelCache::from_environment().clear();
   py::dict d;
   d["entries"] = removed.entries;
   d["bytes"] = removed.bytes;
   return d;
 }
 
-py::object read_cubin(const std::string& key) {
-  const auto image = CubinCache::from_environment().read(key);
+py::object read_kernel(const std::string& key) {
+  const auto image = KernelCache::from_environment().read(key);
   return image ? py::object(py::bytes(*image)) : py::none();
 }
 
-void write_cubin(const std::string& key, const std::string& image) {
+void write_kernel(const std::string& key, const std::string& image) {
   const ReleaseGil unlocked;
-  CubinCache::from_environment().write(key, image);
+  KernelCache::from_environment().write(key, image);
 }
 
 std::string prebuilt_key(const std::string& source, const std::string& entry) {
@@ -105,7 +105,7 @@ void launch_cuda(const std::string& source, const std::string& entry, const std:
 void bind_compiler(py::module_& m) {
   using namespace compiler_bindings;
   tell_python_paths();
-  m.def("cubin_cache", &cubin_cache, R"(cubin_cache()
+  m.def("kernel_cache", &kernel_cache, R"(kernel_cache()
 --
 
 The cache of compiled kernels on disk: {directory, entries, bytes, limit_bytes, problem}; problem says why nothing can
@@ -122,7 +122,7 @@ The folder of what is kept on disk; "" where there is none.
 Raises:
     ValueError: KFUSION_CACHE_DIR or KFUSION_CACHE_MB has a value that makes no sense.
 )");
-  m.def("clear_cubin_cache", &clear_cubin_cache, R"(clear_cubin_cache()
+  m.def("clear_kernel_cache", &clear_kernel_cache, R"(clear_kernel_cache()
 --
 
 Removes all kernels from the cache on disk.
@@ -130,12 +130,12 @@ Removes all kernels from the cache on disk.
 Returns:
     What they were: {entries, bytes}.
 )");
-  m.def("read_cubin", &read_cubin, py::arg("key"), R"(read_cubin(key)
+  m.def("read_kernel", &read_kernel, py::arg("key"), R"(read_kernel(key)
 --
 
 What the cache on disk keeps under a key, None where there is nothing whole.
 )");
-  m.def("write_cubin", &write_cubin, py::arg("key"), py::arg("image"), R"(write_cubin(key, image)
+  m.def("write_kernel", &write_kernel, py::arg("key"), py::arg("image"), R"(write_kernel(key, image)
 --
 
 Keeps bytes under a key in the cache on disk, if it can.

@@ -90,7 +90,7 @@ What the CPU's kernels are compiled for now: {triple, cpu, features, vector_byte
 )");
   py::class_<LoadedCode>(m, "MachineCode", "The functions of one text, loaded. For tests.")
       .def("address", &LoadedCode::address, py::arg("function"),
-           "address(function)\n--\n\nOf a function, as an integer.\n")
+           "address(self, function)\n--\n\nOf a function, as an integer.\n")
       .def_property_readonly("text", &LoadedCode::text, "What it was compiled from.")
       .def_property_readonly("bytes", &LoadedCode::bytes, "That it takes in memory.");
   m.def("machine_code", &machine_code, py::arg("text"), R"(machine_code(text)

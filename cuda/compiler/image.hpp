@@ -7,7 +7,7 @@
 namespace kfusion::compiler {
 
 /// The image of `program` for `architecture`, as compile() makes it. Throws what compile() and
-/// CubinCache::from_environment() throw.
+/// cache::KernelCache::from_environment() throw.
 std::string image(const Program& program, Architecture architecture);
 
 }  // namespace kfusion::compiler

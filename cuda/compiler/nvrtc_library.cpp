@@ -3,7 +3,7 @@
 #include <optional>
 #include <system_error>
 
-#include "compiler/environment.hpp"
+#include "cache/environment.hpp"
 #include "cpu/platform.hpp"
 #include "kfusion/error.hpp"
 
@@ -40,7 +40,7 @@ std::optional<fs::path> find(int major) {
 }
 
 fs::path find_or_throw() {
-  if (const fs::path named = variable("KFUSION_NVRTC"); !named.empty()) {
+  if (const fs::path named = cache::variable("KFUSION_NVRTC"); !named.empty()) {
     std::error_code ignored;
     if (fs::is_regular_file(named, ignored)) return fs::absolute(named);  // of a bare name the loader finds another
     throw DeviceError("kfusion: KFUSION_NVRTC must be the file of an NVRTC library, got " + named.string());
@@ -64,8 +64,8 @@ std::vector<fs::path> library_folders(int major, const std::string& wheel) {
     all.push_back(packages / "nvidia" / ("cu" + std::to_string(major)) / "lib");  // wheels since CUDA 13
     all.push_back(packages / "nvidia" / wheel / "lib");
   }
-  for (const fs::path& prefix :
-       {fs::path(variable("CUDA_HOME")), fs::path(variable("CUDA_PATH")), python_prefix, fs::path("/usr/local/cuda")}) {
+  for (const fs::path& prefix : {fs::path(cache::variable("CUDA_HOME")), fs::path(cache::variable("CUDA_PATH")),
+                                 python_prefix, fs::path("/usr/local/cuda")}) {
     if (prefix.empty()) continue;
     all.push_back(prefix / "lib64");
     all.push_back(prefix / "lib");

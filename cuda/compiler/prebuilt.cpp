@@ -9,7 +9,7 @@
 #include <system_error>
 #include <unordered_map>
 
-#include "compiler/digest.hpp"
+#include "cache/digest.hpp"
 #include "cpu/platform.hpp"
 #include "kfusion/files.hpp"
 
@@ -108,7 +108,7 @@ const Archive& archive_for(Architecture wanted) {
 }  // namespace
 
 std::string prebuilt_key(const Program& program) {
-  Digest digest;
+  cache::Digest digest;
   for (const char* option : options()) digest.add(option);
   for (const auto& [name, text] : program.headers) digest.add(name).add(text);
   return digest.add(program.name).add(program.source).hex();

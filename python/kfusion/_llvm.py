@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,28 +42,61 @@ def compile_object(text: str, triple: str, cpu: str, features: str) -> bytes:
     No passes over the text: they gained nothing and double the time.
 
     Raises:
-        RuntimeError: the text is wrong.
+        RuntimeError: the text is wrong, or there is no llvmlite.
     """
+    if threading.current_thread() is threading.main_thread():
+        return _apart(lambda: _in_turn(text, triple, cpu, features))
+    return _in_turn(text, triple, cpu, features)
+
+
+def _apart(work: Callable[[], bytes]) -> bytes:
+    """work(), by a thread that no signal's handler interrupts. The main thread waits, and may be interrupted.
+
+    Ctrl-C inside llvmlite would leave its lock taken for ever.
+    """
+    done = threading.Lock()
+    done.acquire()
+    results: list[bytes] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.release()
+
+    threading.Thread(target=run, name="kfusion compiles").start()
+    done.acquire()
+    if errors:
+        raise errors.pop()  # out of the list: it would keep this frame, and the frame it
+    return results[0]
+
+
+def _in_turn(text: str, triple: str, cpu: str, features: str) -> bytes:
     with _turn:
         machine = _machine(triple, cpu, features)
-        # A context of its own, or types and constants of all texts would stay. The module owns it: were it closed here,
-        # an exception's traceback could keep a module without a context, which crashes when it is freed.
-        with _refused(text), _binding.parse_assembly(text, _binding.create_context()) as module:
-            module.verify()
-            module.triple = triple
-            module.data_layout = str(machine.target_data)
-            return bytes(machine.emit_object(module))
+        try:
+            return _compiled(text, machine)
+        except RuntimeError as error:
+            traceback.clear_frames(error.__traceback__)  # frees the module now: later, a fork would not wait for that
+            raise RuntimeError(_refusal(text, error)) from None
 
 
-@contextlib.contextmanager
-def _refused(text: str) -> Iterator[None]:
-    """Shows where a text begins that LLVM does not take."""
-    try:
-        yield
-    except RuntimeError as error:
-        lines = text.splitlines()
-        shown = "\n".join(lines[:_SHOWN_LINES] + ["..."] * (len(lines) > _SHOWN_LINES))
-        raise RuntimeError(f"kfusion: LLVM refuses the text of a kernel: {error}\n{shown}") from None
+def _compiled(text: str, machine: Any) -> bytes:
+    # A context of its own, or types and constants of all texts would stay. The module owns it.
+    with _binding.parse_assembly(text, _binding.create_context()) as module:
+        module.verify()
+        module.triple = machine.triple
+        module.data_layout = str(machine.target_data)
+        return bytes(machine.emit_object(module))
+
+
+def _refusal(text: str, error: RuntimeError) -> str:
+    lines = text.splitlines()
+    shown = "\n".join(lines[:_SHOWN_LINES] + ["..."] * (len(lines) > _SHOWN_LINES))
+    return f"kfusion: LLVM refuses the text of a kernel: {error}\n{shown}"
 
 
 def _machine(triple: str, cpu: str, features: str) -> Any:
@@ -78,8 +111,12 @@ def _machine(triple: str, cpu: str, features: str) -> Any:
 def _know(processor: str) -> None:
     """Imports llvmlite when it is first needed: that takes some 40 ms and as many MB."""
     global _binding
-    import llvmlite.binding
-
+    try:
+        import llvmlite.binding
+    except ImportError as error:
+        raise RuntimeError(
+            f"kfusion: kernels of the CPU are compiled by llvmlite (pip install llvmlite): {error}"
+        ) from error
     _binding = llvmlite.binding
     if processor in _targets:
         return

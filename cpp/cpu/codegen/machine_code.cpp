@@ -4,9 +4,12 @@
 #include <atomic>
 #include <cstdio>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <unordered_map>
 
+#include "cache/digest.hpp"
+#include "cache/kernel_cache.hpp"
 #include "cpu/codegen/elf.hpp"
 #include "cpu/platform.hpp"
 
@@ -36,9 +39,27 @@ ForkSafeMutex& loaded_mutex = *new ForkSafeMutex;
 std::unordered_map<std::string, std::weak_ptr<const MachineCode>>& loaded =
     *new std::unordered_map<std::string, std::weak_ptr<const MachineCode>>;
 Compiler& the_compiler = *new Compiler;
+std::string& known_identity = *new std::string;
 
+/// Asked once: it looks for files.
+std::string compiler_identity() {
+  {
+    const std::lock_guard lock(loaded_mutex);
+    if (!known_identity.empty()) return known_identity;
+  }
+  const std::string identity = the_compiler.identity();  // asks Python, so not under the lock
+  const std::lock_guard lock(loaded_mutex);
+  return known_identity = identity;
+}
+
+/// What the compiler is told beside the text and the target; another number where that changes.
+constexpr const char* kOptions = "LLVM 1";
+
+/// Of all that the object code depends on.
 std::string key_of(const std::string& text, const ir::TargetFacts& target) {
-  return target.triple + ' ' + target.cpu + ' ' + target.features + '\n' + text;
+  cache::Digest digest;
+  digest.add(kOptions).add(compiler_identity()).add(target.triple).add(target.cpu).add(target.features);
+  return digest.add(text).hex();
 }
 
 Code find_loaded(const std::string& key) {
@@ -66,20 +87,36 @@ Code keep_loaded(const std::string& key, std::unique_ptr<const MachineCode> fres
   return owned;
 }
 
+/// nullptr where the disk has nothing that loads.
+std::unique_ptr<const MachineCode> from_disk(const cache::KernelCache& disk, const std::string& key,
+                                             const std::string& text) {
+  const std::optional<std::string> object = disk.read(key);
+  if (!object) return nullptr;
+  try {
+    return std::make_unique<const MachineCode>(text, *object);
+  } catch (const elf::BadObject&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<const MachineCode> machine_code(const std::string& text, const ir::TargetFacts& target) {
   const std::string key = key_of(text, target);
   if (Code found = find_loaded(key)) return found;
-  return keep_loaded(key, std::make_unique<const MachineCode>(text, the_compiler.compile(text, target)));
+  const auto disk = cache::KernelCache::from_environment();
+  if (auto loaded_from_disk = from_disk(disk, key, text)) return keep_loaded(key, std::move(loaded_from_disk));
+  const std::string object = the_compiler.compile(text, target);
+  auto fresh = std::make_unique<const MachineCode>(text, object);
+  disk.keep(key, object);
+  return keep_loaded(key, std::move(fresh));
 }
 
 namespace {
 
 /// Why kernels can be compiled or run here not at all; empty where they can.
 std::string why_not() {
-  if (!the_compiler.identity || the_compiler.identity().empty())
-    return "llvmlite, which compiles them, is not installed (pip install llvmlite)";
+  if (compiler_identity().empty()) return "llvmlite, which compiles them, is not installed (pip install llvmlite)";
   try {
     const CodePages probe(1, [](std::byte*) {});
   } catch (const NoCodePages& e) {

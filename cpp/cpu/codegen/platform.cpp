@@ -14,6 +14,11 @@
 #include <pthread.h>
 #endif
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
 namespace kfusion::cpu {
 namespace {
 
@@ -74,6 +79,19 @@ CodePages::CodePages(std::size_t bytes, const std::function<void(std::byte*)>& w
 }
 
 #endif
+
+std::string processor_features() {
+#if defined(__aarch64__) && defined(__APPLE__)
+  return "+reserve-x18";  // the system's
+#elif defined(__aarch64__) && defined(__linux__)
+  const auto have = getauxval(AT_HWCAP);
+  std::string features = have & HWCAP_ASIMDHP ? "+fullfp16," : "";
+  features += have & HWCAP_ASIMDDP ? "+dotprod," : "";
+  return features.substr(0, features.find_last_of(','));
+#else
+  return {};
+#endif
+}
 
 CodePages::~CodePages() { munmap(data_, bytes_); }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <stdexcept>
+#include <string>
 
 namespace kfusion::cpu {
 
@@ -27,5 +28,8 @@ class CodePages {
   std::byte* data_;
   std::size_t bytes_;
 };
+
+/// What this processor has beyond the least of its kind, as LLVM names it: "+a,-b". Empty on x86-64, which has levels.
+std::string processor_features();
 
 }  // namespace kfusion::cpu

@@ -3,37 +3,17 @@
 #include <array>
 #include <cstddef>
 
+#include "cpu/codegen/platform.hpp"
 #include "cpu/isa.hpp"
-
-#if defined(__aarch64__) && defined(__linux__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#endif
 
 namespace kfusion::cpu::ir {
 namespace {
 
 #if defined(__aarch64__)
 
-/// Objects are ELF on macOS, too: the loader is ours, and functions of pointers are called alike. x18 is the system's
-/// there.
-std::string features_of_arm() {
-#if defined(__APPLE__)
-  return "+reserve-x18";
-#elif defined(__linux__)
-  const auto have = getauxval(AT_HWCAP);
-  std::string features;
-  if (have & HWCAP_ASIMDHP) features += "+fullfp16,";
-  if (have & HWCAP_ASIMDDP) features += "+dotprod,";
-  if (!features.empty()) features.pop_back();
-  return features;
-#else
-  return {};
-#endif
-}
-
+/// Objects are ELF on macOS, too: the loader is ours, and functions of pointers are called alike.
 TargetFacts facts_of_level(Isa) {
-  return {"aarch64-unknown-linux-gnu", "generic", features_of_arm(), 16, false, false, /*fma=*/true, /*neon=*/true};
+  return {"aarch64-unknown-linux-gnu", "generic", processor_features(), 16, false, false, /*fma=*/true, /*neon=*/true};
 }
 
 #else

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace kfusion::compiler {
+namespace kfusion::cache {
 
 /// FNV-1a with 128 bits (G. Fowler, L. Noll, K. Vo, D. Eastlake, "The FNV Non-Cryptographic Hash Algorithm"). It tells
 /// apart what programs produce, and finds damage; it is no protection against somebody who wants two equal digests.
@@ -21,4 +21,4 @@ class Digest {
   std::uint64_t high_ = 0x6c62272e07bb0142, low_ = 0x62b821756295c58d;
 };
 
-}  // namespace kfusion::compiler
+}  // namespace kfusion::cache

@@ -1,4 +1,4 @@
-#include "compiler/platform.hpp"
+#include "cache/platform.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,7 +15,7 @@
 
 namespace fs = std::filesystem;
 
-namespace kfusion::compiler {
+namespace kfusion::cache {
 namespace {
 
 constexpr mode_t kFolderMode = 0700, kFileMode = 0600, kOthersWrite = S_IWGRP | S_IWOTH;
@@ -151,4 +151,4 @@ std::int64_t now_ns() {
   return nanoseconds(t);
 }
 
-}  // namespace kfusion::compiler
+}  // namespace kfusion::cache

@@ -1,25 +1,27 @@
-#include "compiler/cubin_cache.hpp"
+#include "cache/kernel_cache.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <system_error>
 #include <vector>
 
-#include "compiler/digest.hpp"
-#include "compiler/environment.hpp"
-#include "compiler/platform.hpp"
+#include "cache/digest.hpp"
+#include "cache/environment.hpp"
+#include "cache/platform.hpp"
 #include "kfusion/error.hpp"
 
 namespace fs = std::filesystem;
 
-namespace kfusion::compiler {
+namespace kfusion::cache {
 namespace {
 
 using File = PrivateFolder::File;
 using Files = std::vector<File>;
 
-constexpr std::string_view kEntryMagic = "kfusion-cubin-1 ", kEntrySuffix = ".cubin", kTemporarySuffix = ".tmp";
+constexpr std::string_view kEntryMagic = "kfusion-kernel-1 ", kEntrySuffix = ".kernel", kTemporarySuffix = ".tmp";
 constexpr std::size_t kKeyDigits = 32, kTemporaryDigits = 16;
 constexpr double kDefaultLimitMb = 256, kMostMb = 1e12;
 constexpr std::int64_t kLongestWriteNs = 3'600'000'000'000;  // an older temporary file was left by a process that died
@@ -110,8 +112,8 @@ bool remove(const PrivateFolder& folder, const File& file) {
   return ours;
 }
 
-CubinCache::Contents sum(const Files& all) {
-  CubinCache::Contents c{all.size(), 0};
+KernelCache::Contents sum(const Files& all) {
+  KernelCache::Contents c{all.size(), 0};
   for (const File& file : all) c.bytes += file.bytes;
   return c;
 }
@@ -130,16 +132,27 @@ void trim(const PrivateFolder& folder, std::uint64_t limit_bytes) {
   }
 }
 
+/// On stderr: nobody can be asked for the GIL here, and a warning would fail the call where warnings are errors.
+void say_once(const std::string& why) {
+  static std::atomic_flag said;
+  if (!said.test_and_set())
+    std::fprintf(
+        stderr,
+        "kfusion: compiled kernels are not kept on disk: %s; set KFUSION_CACHE_DIR to a folder of your own, or "
+        "KFUSION_CACHE_MB=0 to keep none\n",
+        why.c_str());
+}
+
 constexpr const char* kNoFolder = "none of KFUSION_CACHE_DIR, XDG_CACHE_HOME and HOME names a folder";
 
 }  // namespace
 
-CubinCache::CubinCache(fs::path directory, std::uint64_t limit_bytes)
+KernelCache::KernelCache(fs::path directory, std::uint64_t limit_bytes)
     : directory_(std::move(directory)), limit_bytes_(limit_bytes) {}
 
-CubinCache CubinCache::from_environment() { return {directory_from_environment(), limit_from_environment()}; }
+KernelCache KernelCache::from_environment() { return {directory_from_environment(), limit_from_environment()}; }
 
-std::optional<std::string> CubinCache::read(const std::string& key) const {
+std::optional<std::string> KernelCache::read(const std::string& key) const {
   if (directory_.empty() || limit_bytes_ == 0) return {};
   const PrivateFolder folder(directory_, /*make=*/false);
   const std::string name = entry_name(key), text = folder.read(name, limit_bytes_);
@@ -151,7 +164,7 @@ std::optional<std::string> CubinCache::read(const std::string& key) const {
   return text.substr(line + 1);
 }
 
-std::string CubinCache::write(const std::string& key, std::string_view image) const {
+std::string KernelCache::write(const std::string& key, std::string_view image) const {
   if (limit_bytes_ == 0) return {};
   if (directory_.empty()) return kNoFolder;
   const std::string head = header(key, image);
@@ -164,11 +177,15 @@ std::string CubinCache::write(const std::string& key, std::string_view image) co
   return {};
 }
 
-CubinCache::Contents CubinCache::contents() const {
+void KernelCache::keep(const std::string& key, std::string_view image) const {
+  if (const std::string why = write(key, image); !why.empty()) say_once(why);
+}
+
+KernelCache::Contents KernelCache::contents() const {
   return directory_.empty() ? Contents() : sum(entries(PrivateFolder(directory_, /*make=*/false)));
 }
 
-CubinCache::Contents CubinCache::clear() const {
+KernelCache::Contents KernelCache::clear() const {
   if (directory_.empty()) return {};
   const PrivateFolder folder(directory_, /*make=*/false);
   for (const File& file : named(folder, is_temporary_name)) remove(folder, file);
@@ -178,7 +195,7 @@ CubinCache::Contents CubinCache::clear() const {
   return {before.entries - after.entries, before.bytes - after.bytes};
 }
 
-std::string CubinCache::problem() const {
+std::string KernelCache::problem() const {
   if (directory_.empty()) return kNoFolder;
   if (limit_bytes_ == 0) return "KFUSION_CACHE_MB is 0";
   const PrivateFolder folder(directory_, /*make=*/true);
@@ -186,4 +203,4 @@ std::string CubinCache::problem() const {
   return folder.is_writable() ? "" : directory_.string() + " cannot be written to";
 }
 
-}  // namespace kfusion::compiler
+}  // namespace kfusion::cache

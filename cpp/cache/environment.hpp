@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace kfusion::compiler {
+namespace kfusion::cache {
 
 /// Empty where it is not set.
 inline std::string variable(const char* name) {
@@ -11,4 +11,4 @@ inline std::string variable(const char* name) {
   return text ? text : "";
 }
 
-}  // namespace kfusion::compiler
+}  // namespace kfusion::cache

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace kfusion::compiler {
+namespace kfusion::cache {
 
 /// A folder that belongs to this user and that nobody else may write to. It is held open and its files are reached
 /// through it, so that nobody can put another folder in its place meanwhile; what lies above it does not matter.
@@ -48,4 +48,4 @@ class PrivateFolder {
 /// Seconds since 1970 in nanoseconds, by the clock that files have.
 std::int64_t now_ns();
 
-}  // namespace kfusion::compiler
+}  // namespace kfusion::cache

@@ -1,8 +1,8 @@
-#include "compiler/digest.hpp"
+#include "cache/digest.hpp"
 
 #include <cstdio>
 
-namespace kfusion::compiler {
+namespace kfusion::cache {
 
 void Digest::add_bytes(std::string_view bytes) {
   // The prime is 2^88 + 0x13b: modulo 2^128 a product is a shift and a product with a small number.
@@ -29,4 +29,4 @@ std::string Digest::hex() const {
   return text;
 }
 
-}  // namespace kfusion::compiler
+}  // namespace kfusion::cache

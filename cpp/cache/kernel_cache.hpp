@@ -6,30 +6,32 @@
 #include <string>
 #include <string_view>
 
-namespace kfusion::compiler {
+namespace kfusion::cache {
 
-/// A file per entry, `<key>.cubin`: one line of text (what it is, its key, its length and digest), then the image.
+/// A file per entry, `<key>.kernel`: one line of text (what it is, its key, its length and digest), then the image: of
+/// a GPU, or object code of the CPU. Keys are digests of all that an image depends on, its kind first.
 /// - Machine code is run as it is found: the folder and the entry must belong to this user, and nobody else may write
-/// to
-///   them, else they are not used (PrivateFolder).
+///   to them, else they are not used (PrivateFolder).
 /// - Files are written beside their place and renamed into it: readers see all of an entry or nothing.
 /// - An entry that is damaged or cut short counts as absent; the next write replaces it.
 /// - Beyond `limit_bytes` the entries that were not read for longest go.
 /// - A file is removed only where its name and its beginning are those of a file of ours.
 /// - Nothing but from_environment() throws: where the folder cannot be used there is nothing cached, and problem() and
 ///   write() say why.
-class CubinCache {
+class KernelCache {
  public:
   /// Keeps entries in `directory`. No folder (an empty path) or no bytes: nothing is kept.
-  CubinCache(std::filesystem::path directory, std::uint64_t limit_bytes);
+  KernelCache(std::filesystem::path directory, std::uint64_t limit_bytes);
   /// As the user wants it now: in the folder kfusion of $KFUSION_CACHE_DIR, else of $XDG_CACHE_HOME, else of ~/.cache,
   /// and of $KFUSION_CACHE_MB (256) times 1e6 bytes. Throws ValueError where a variable's value makes no sense.
-  static CubinCache from_environment();
+  static KernelCache from_environment();
 
   /// The image kept under `key`, a digest.
   std::optional<std::string> read(const std::string& key) const;
   /// Says why nothing can be kept; empty where the image is, or where nothing is to be kept.
   std::string write(const std::string& key, std::string_view image) const;
+  /// The same, but it says so on stderr, once.
+  void keep(const std::string& key, std::string_view image) const;
 
   struct Contents {
     std::uint64_t entries = 0, bytes = 0;
@@ -47,4 +49,4 @@ class CubinCache {
   std::uint64_t limit_bytes_;
 };
 
-}  // namespace kfusion::compiler
+}  // namespace kfusion::cache
