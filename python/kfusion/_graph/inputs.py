@@ -18,7 +18,7 @@ from .nodes import Nodes
 from .number import Number, Program, is_integer, is_number, parameter_of, read
 from .sizes import RecordedGraph, is_size
 from .source import no_form, trace_error, user_frame
-from .values import Attempt, Input, Traced, Written, has_no_data, place_of
+from .values import Attempt, Input, Traced, Written, has_no_data, is_weak, place_of
 
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")  # which give for an int what they give for the float
 
@@ -165,7 +165,19 @@ class Inputs(Nodes):
         library = next((a._library for a in arguments if isinstance(a, Traced)), "numpy")
         of_floats = op in _ARITHMETIC and all(a._dtype in FLOATS for a in arguments if isinstance(a, Traced))
         lifted = [self.lift(a, library, of_floats=of_floats) for a in arguments]
-        return self._result(self._call("map", op, [self.node(a) for a in lifted]), arguments)
+        node = self._call("map", op, [self.node(a) for a in lifted])
+        if library == "torch" and (dtype := self._torchs_float(node, lifted)) != self.graph.dtype(node):
+            lifted = [a if is_weak(a) else self.add("cast", a, dtype) for a in lifted]
+            node = self._call("map", op, [self.node(a) for a in lifted])
+        return self._result(node, arguments)
+
+    def _torchs_float(self, node: int, operands: Sequence[Traced]) -> str:
+        """The dtype of a result that graphs give NumPy's, since it is made of constants, which are of no library."""
+        dtype: str = self.graph.dtype(node)
+        if dtype not in FLOATS or self.graph.library(node) == "torch":
+            return dtype
+        floats = {a._dtype for a in operands if a._dtype in FLOATS and not is_weak(a)}
+        return floats.pop() if len(floats) == 1 else "float32" if not floats else dtype
 
     def lift(self, value: Any, library: str, what: str = "an operand", *, of_floats: bool = False) -> Traced:
         """A traced value for whatever meets one.

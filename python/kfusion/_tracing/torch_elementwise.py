@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .._graph.source import no_form
 from .._graph.values import stage
 from .._ops import formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc, ndtr
 from .._ops.gradients import with_derivatives
-from .._spec import FLOATS
-from .torch_functions import FUNCTIONS, named
+from .._spec import FLOATS, HALF
+from .torch_functions import FUNCTIONS, dtype_of, named
 from .torch_maps import require_divisor
 from .torch_stages import Tensor, computed
 
@@ -101,9 +102,16 @@ def _isreal(input: Any) -> Any:
     return p.equal(0, views.full_like(input, 0))
 
 
-@computed("isclose", takes="made floats", same=True, method=True)
-def _isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+@computed("isclose", takes="made floats", same=True)
+def _computed_isclose(input: Tensor, other: Tensor, rtol: float, atol: float, equal_nan: bool) -> Any:
     return formulas.isclose(input, other, rtol, atol, equal_nan)
+
+
+@named("isclose")
+def _isclose(input: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    if dtype_of(input) in HALF:
+        raise no_form("torch.isclose rounds half types in each of its steps", "write x.float()")
+    return _computed_isclose(input, other, rtol, atol, equal_nan)
 
 
 FUNCTIONS["fix"] = FUNCTIONS["trunc"]

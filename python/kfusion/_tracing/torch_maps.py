@@ -9,13 +9,14 @@ from typing import Any
 from .. import _core
 from .._graph.number import is_integer, is_number, read
 from .._graph.sizes import is_int
+from .._graph.source import no_form
 from .._graph.tracer import constant
 from .._graph.values import Traced, stage, tracer_of
 from .._ops import primitives as p
 from .._ops import views
 from .._ops.gradients import taken
 from .._spec import FLOATS, HALF, INTEGERS
-from . import refusals
+from . import promoted, refusals
 from .torch_functions import FUNCTIONS, dtype_of, is_float, named, require_dtypes
 from .traced import BINARY, power
 
@@ -132,7 +133,7 @@ def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
 
 
 def _scaled(x: Any, y: Any, alpha: float) -> Any:
-    """alpha * y, for x + alpha * y: of bools alpha is one, and of integers it is an integer."""
+    """alpha * y in the dtype of x + alpha * y: of bools alpha is one, and of integers it is an integer."""
     alpha = _known(_known(alpha, x), y)
     if (is_int(alpha) or type(alpha) is bool) and alpha == 1:
         return y
@@ -141,6 +142,8 @@ def _scaled(x: Any, y: Any, alpha: float) -> Any:
         raise TypeError(f"kfusion.add: alpha must be an integer for {' and '.join(sorted(dtypes))}, got {alpha}")
     if dtypes == {"bool"}:
         return y and bool(alpha) if type(y) is bool else y * bool(alpha)
+    if isinstance(x, Traced) and isinstance(y, Traced) and x._dtype != y._dtype:
+        y = views.astype(y, promoted.result_type([x, y]))
     return y * alpha
 
 
@@ -153,6 +156,8 @@ def _div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     require_divisor("div", input, other)
     if rounding_mode == "floor":
         return _floor_divide(input, other)
+    if promoted.result_type([v for v in (input, other) if isinstance(v, Traced)]) in HALF:
+        raise no_form("torch.div of half types rounds quotients before it drops their fractions", "write x.float()")
     return FUNCTIONS["trunc_divide"](input, _as_divisor(other, input))
 
 

@@ -1,0 +1,65 @@
+"""Every pair of dtypes, with axes and without: fused functions give the dtypes and values that the library gives."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import dtype_sweep
+import kfusion as kf
+from dtype_sweep import difference, variations
+from dtype_sweep_functions import FUNCTIONS
+
+CASES = [("torch", text) for text in FUNCTIONS["torch"]]
+DRAWN = 25  # variations of a function
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """For arrays as small as these, threads only wait for each other."""
+    before = kf.get_num_threads()
+    kf.set_num_threads(1)
+    yield
+    kf.set_num_threads(before)
+
+
+def wrong(library, text, seed, some=None):
+    """What differs, of all variations or of those that `some` chooses."""
+    if library == "torch":
+        pytest.importorskip("torch")
+    found = [(v, difference(v, seed)) for v in (some or list)(variations(library, text))]
+    return [f"{v}: {text}" for v, text in found if text not in (None, "refused", "taken")]
+
+
+@pytest.mark.parametrize("library", ["torch"])
+def test_some_pairs_of_dtypes(library, seed, rng):
+    """A few functions, drawn; by hand: python tests/support/dtype_sweep.py."""
+
+    def some(all_of_them):
+        of_one = list(all_of_them)
+        return [of_one[i] for i in rng.permutation(len(of_one))[:DRAWN]]
+
+    drawn = rng.permutation(len(FUNCTIONS[library]))[:12]
+    assert [t for i in drawn for t in wrong(library, FUNCTIONS[library][i], seed, some)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("library", "text"), CASES, ids=[f"{library}: {text}" for library, text in CASES])
+def test_all_pairs_of_dtypes(library, text, seed):
+    assert wrong(library, text, seed) == []
+
+
+def test_what_differs_is_said(monkeypatch):
+    """A dtype, a value, and what is written to an operand."""
+    (of_halves,) = [v for v in variations("numpy", "x + y") if str(v) == "x + y, x: float16 array, y: float32 0-dim"]
+    assert difference(of_halves, 1) is None
+    for spoiled, message in (
+        (lambda x, y: (x + y).astype("f8"), "is of float32, fused of float64"),
+        (lambda x, y: (x + y) * 1.001, "is .*, fused .*"),
+        (lambda x, y: (x + y)[None], "has shape .*, fused"),
+        (lambda x, y: [x + y, x.fill(1)][0], "is .*, fused .1. 1. 1"),
+        (lambda x, y: 1 / 0, "ZeroDivisionError"),
+    ):
+        monkeypatch.setattr(dtype_sweep, "functions", lambda *_, f=spoiled: (lambda x, y: x + y, f))
+        assert re.match(message, difference(of_halves, 1))
