@@ -1,16 +1,9 @@
-"""What a function sets beside its results: each call sets it as the plain function does. No trace leaves anything."""
+"""What a function sets beside its results: each call sets it as the plain function does."""
 
 from __future__ import annotations
 
-import contextlib
-import inspect
-import sys
-import textwrap
-import threading
 import types
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
-from contextvars import ContextVar
+from collections import OrderedDict, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,33 +11,9 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion._graph.contents import set_contents
-from kfusion._graph.objects import Functional, TakenApart
+from stateful import Holder, described, module_of, state
 
 pytestmark = pytest.mark.native
-
-OBJECTS = """
-class Inner: pass
-class C:
-    total = 0
-    def __init__(self):
-        self.n, self.h, self.last, self.log, self.named = 0, np.zeros(1), None, [], {}
-        self.inner = Inner()
-        self.inner.h = np.zeros(1)
-    def step(self, x):
-        self.h = np.tanh(x + self.h)
-        return self.h
-    @property
-    def twice(self): return 2 * self.n
-    @twice.setter
-    def twice(self, n): self.n = n // 2
-class Slots:
-    __slots__ = ("h", "__weakref__")
-c, s = C(), Slots()
-space = types.SimpleNamespace(n=0, h=None)
-s.h = np.zeros(1)
-last, count, log, table = None, 0, [], {}
-"""
 
 # Bodies of `def f(x):`, and what they name.
 BODIES = {
@@ -118,46 +87,6 @@ BODIES = {
 }  # fmt: skip
 
 
-def module_of(body: str) -> Any:
-    module: Any = types.ModuleType("of_the_users_own")
-    vars(module).update(np=np, kf=kf, types=types)
-    exec(f"{OBJECTS}\ndef f(x):\n    {body}\n", vars(module))
-    return module
-
-
-def described(value: Any, seen: dict[int, int] | None = None) -> Any:
-    """Arrays by their elements, objects by what they hold; what is met again by its number."""
-    seen = {} if seen is None else seen
-    if isinstance(value, np.ndarray):
-        return str(value.dtype), value.round(12).tolist()
-    if value is None or isinstance(value, (bool, int, float, str, np.generic)):
-        return type(value), value
-    if isinstance(value, (types.FunctionType, property, type(Slotted.w), types.ModuleType)):
-        return "other"
-    if id(value) in seen:
-        return seen[id(value)]
-    seen[id(value)] = len(seen)
-    assert not hasattr(type(value), "__kfusion_traced__")
-    if isinstance(value, dict):
-        return type(value), [(key, described(v, seen)) for key, v in value.items()]
-    if isinstance(value, (list, tuple)):
-        return type(value), [described(v, seen) for v in value]
-    held = dict(vars(value)) if hasattr(value, "__dict__") else {}
-    held |= {name: getattr(value, name, None) for name in getattr(type(value), "__slots__", ())}
-    kind = value.__qualname__ if isinstance(value, type) else type(value).__qualname__
-    return kind, [(n, described(v, seen)) for n, v in held.items() if n not in ("__weakref__", "__dict__")]
-
-
-class Slotted:
-    __slots__ = ("w",)
-
-
-def state(module: Any) -> Any:
-    names = ("c", "C", "s", "space", "last", "count", "log", "table")
-    own = dict(vars(module.f))
-    return described([*(getattr(module, n) for n in names), own])
-
-
 @pytest.mark.parametrize("name", BODIES)
 def test_each_call_sets_what_the_function_does(name):
     plain, other = module_of(BODIES[name]), module_of(BODIES[name])
@@ -189,11 +118,6 @@ class Record:
 @dataclass(frozen=True)
 class Frozen:
     held: Any
-
-
-class Holder:
-    def __init__(self, held: Any) -> None:
-        self.held = held
 
 
 # Bodies of `def f(x, d, h, o):` with a dict, a list, and what `GIVEN` says.
@@ -278,7 +202,7 @@ def test_each_call_sets_what_the_function_does_in_arguments(name):
         assert calls[0] == calls[1]
 
 
-# ---- gradients, modules, errors ----
+# ---- gradients, modules ----
 
 
 def of_torch(body: str) -> tuple[Any, Any]:
@@ -343,116 +267,6 @@ def test_with_gradients(name, grad):
     torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
 
 
-FAILING = {
-    "an exception": "c.h = x * 2; c.log.append(x); raise KeyError('no')",
-    "what cannot be traced": "c.h = x * 2; c.log.append(x); c.named['k'] = x; return float(x[0])",
-    "a deque": "q.append(x * 2); return x",
-    "a set": "held.add(C()); held.add(1); c.last = {x.sum() > 0} if False else (x * 2); raise KeyError('no')",
-    "a global": "global last; last = x * 2; raise KeyError('no')",
-    "a closure": "keep(x * 2); raise KeyError('no')",
-}
-
-
-@pytest.mark.parametrize("name", FAILING)
-def test_a_trace_that_fails_changes_nothing(name):
-    module = module_of(FAILING[name])
-    exec(
-        "from collections import deque\nq, held = deque(), set()\ndef keeper():\n    kept = None\n"
-        "    def keep(v):\n        nonlocal kept\n        kept = v\n    return keep\nkeep = keeper()\n",
-        vars(module),
-    )
-    before = state(module)
-    with pytest.raises((KeyError, TypeError)):
-        kf.fuse(module.f)(np.ones(3))
-    assert state(module) == before
-    assert not module.q
-    assert not module.held
-    assert module.keep.__closure__[0].cell_contents is None
-
-
-class Items(list):
-    pass
-
-
-class Slots:
-    __slots__ = ("h", "n")
-
-    def __init__(self) -> None:
-        self.h, self.n = None, 0
-
-
-@dataclass(slots=True)
-class SlottedRecord:
-    h: Any = None
-    n: int = 0
-
-
-def _of_none() -> Any:
-    return np.array([None] * 3, dtype=object)
-
-
-# What calls cannot set anything in: what makes it, what sets a number there, what puts an array there.
-FIXED: dict[str, tuple[Callable[[], Any], str, str]] = {
-    "a counter": (Counter, "o['k'] += 1", "o['k'] = x * 2"),
-    "a class of a list": (Items, "o.append(1)", "o.append(x * 2)"),
-    "a list's attribute": (Items, "o.n = getattr(o, 'n', 0) + 1", "o.h = x * 2"),
-    "a deque": (deque, "o.append(1)", "o.append(x * 2)"),
-    "a set": (set, "o.add(len(o))", "o.add(Inner(x))"),
-    "slots": (Slots, "o.n += 1", "o.h = x * 2"),
-    "a list in slots": (Slots, "o.h = [o.h]", "o.h = [x * 2]"),
-    "a record with slots": (SlottedRecord, "o.n += 1", "o.h = x * 2"),
-    "one of an array": (lambda: SlottedRecord(np.ones(3)), "o.n += 1", "o.h = o.h + x"),
-    "an array of objects": (_of_none, "o[0] = (o[0] or 0) + 1", "o[0] = Inner(x * 2)"),
-    "a thread's": (threading.local, "o.n = getattr(o, 'n', 0) + 1", "o.h = x * 2"),
-    "a context's": (lambda: ContextVar("o", default=0), "o.set(o.get() + 1)", "o.set(x * 2)"),
-    "a context's, set before": (lambda: _set_before(), "o.set(o.get() + 1)", "o.set(x * 2)"),
-}
-
-
-def _set_before() -> ContextVar[int]:
-    variable = ContextVar("o", default=0)
-    variable.set(5)
-    return variable
-
-
-def held_by(o: Any) -> Any:
-    if isinstance(o, ContextVar):
-        return o.get()
-    held = [getattr(o, name) for name in getattr(type(o), "__slots__", ())]
-    if hasattr(o, "__len__"):
-        held = list(o.items() if isinstance(o, dict) else o)
-    return held, dict(getattr(o, "__dict__", {}))
-
-
-@pytest.mark.parametrize("where", ["global", "closure", "argument", "attribute", "entry"])
-@pytest.mark.parametrize("what", ["number", "array"])
-@pytest.mark.parametrize("name", FIXED)
-def test_what_calls_cannot_set_is_refused(name, what, where):
-    make, *bodies = FIXED[name]
-    o = make()
-    scope: dict[str, Any] = {"Inner": Holder, "o": o}
-    body = bodies[what == "array"] + "; return x + 1"
-    given, first = {
-        "global": ((), "def f(x):"),
-        "closure": ((), "def f(x):"),
-        "argument": ((o,), "def f(x, o):"),
-        "attribute": ((Holder(o),), "def f(x, h):\n    o = h.held"),
-        "entry": (({"o": [o]},), "def f(x, h):\n    o = h['o'][0]"),
-    }[where]
-    text = f"{first}\n    {body}\n"
-    if where == "closure":
-        text = f"def outer(o):\n{textwrap.indent(text, '    ')}\n    return f\nf = outer(o)"
-    exec(text, scope)
-    before, fused = held_by(o), kf.fuse(scope["f"])
-    for _ in range(2):
-        with pytest.raises(TypeError, match=r"f (sets|puts) .*calls cannot set|must be .*float16"):
-            fused(np.ones(3), *given)
-        assert str(held_by(o)) == str(before)
-    with contextlib.suppress(TypeError):  # one trace does not tell a counter from a cache
-        kf.plan(scope["f"], np.ones(3), *given)
-    assert str(held_by(o)) == str(before)
-
-
 def test_planning_changes_nothing():
     for name in ("a state", "a counter", "a log", "a global", "a class's"):
         module = module_of(BODIES[name])
@@ -483,111 +297,3 @@ def test_instances_take_turns():
             np.testing.assert_allclose(each.h, i * sum(0.5**k for k in range(n)))
             assert each.n == n
     assert Filter.step._cached() == 1
-
-
-def test_counters_are_no_reason_to_trace_again():
-    module = module_of("c.n += 1; c.h = np.tanh(c.h + x); return c.h * c.n")
-    fused = kf.fuse(module.f)
-    module.c.h = np.zeros(3)
-    for n in range(1, 8):
-        fused(np.ones(3))
-        assert module.c.n == n
-    assert fused._cached() == 1
-
-
-CACHES = {
-    "a mask": "c.last = np.arange(3.0) if c.last is None else c.last; return x * c.last + np.ones(3)",
-    "a table": "c.named.setdefault(x.shape, [np.arange(3.0), 2]); return x * c.named[x.shape][0]",
-    "a flag": "c.last = 'warned'; return x * 2, 'a', 1.5",
-    "a set": "seen.add(x.shape); return x * 2",
-    "beside a call of the library": "c.last = c.last or 1; return np.partition(x, c.last) * 2",
-    "beside a number": "c.last = c.last or 1; return x * a",
-}
-
-
-@pytest.mark.parametrize("name", CACHES)
-def test_caches_cost_one_trace(name):
-    module = module_of(CACHES[name])
-    exec(f"seen = set()\ndef f(x, a):\n    {CACHES[name]}\n", vars(module))
-    fused = kf.fuse(module.f)
-    for a in (0.5, 1.5, 2.5):
-        x = np.linspace(-a, a, 3)
-        assert described(fused(x, a)) == described(module.f(x, a))
-    assert fused._cached() == 1
-    assert not fused._places.are_known
-
-
-def test_a_first_call_that_differs_by_a_set_is_refused():
-    module = module_of("pass")
-    exec("seen = set()\ndef f(x):\n    if 1 in seen: return x\n    seen.add(1)\n    return x * 2\n", vars(module))
-    with pytest.raises(kf.TraceError, match="f sets `seen`, a set"):
-        kf.fuse(module.f)(np.ones(3))
-    assert not module.seen
-
-
-# ---- several threads ----
-
-
-@pytest.mark.parametrize("is_object", [True, False], ids=["object", "dict"])
-def test_what_stays_is_there_all_the_time(is_object):
-    """A destructor, which runs when what is replaced goes, sees what another thread would."""
-    seen = []
-
-    class Seer:
-        def __del__(self):
-            seen.append(list(held))
-
-    o = Holder(Seer())
-    held = vars(o) if is_object else {"held": o.held}
-    target = o if is_object else held
-    del o
-    held["other"] = "stays"
-    set_contents(target, {"held": 1, "other": held["other"], "new": 2})
-    assert held == {"held": 1, "other": "stays", "new": 2}
-    assert len(seen) == 1
-    assert "other" in seen[0]
-
-
-@pytest.mark.parametrize("body", ["o.new, o.held = 1, 2; del o.gone", "o.held = 3", "o.gone = vars(o).pop('held')"])
-def test_what_other_threads_set_during_a_call_stays(body):
-    scope: dict[str, Any] = {}
-    exec(f"def f(o):\n    {body}\n", scope)
-    plain, other = Holder(0), Holder(0)
-    plain.gone = other.gone = "there"
-    scope["f"](plain)
-    apart = TakenApart(inspect.signature(scope["f"]), [other], {})
-    returned = Functional(scope["f"], "f", inspect.signature(scope["f"]))(*apart.args)
-    other.fresh = "of another thread"
-    apart.put_back(returned)
-    assert vars(other) == {**vars(plain), "fresh": "of another thread"}
-
-
-@pytest.mark.parametrize("repeat", range(3))
-def test_first_calls_of_several_threads(repeat):
-    """Each count is one that the plain function could have found, nothing of a trace is seen, and nobody fails."""
-    module = module_of("c.n += 1; c.h = x * 2; return x * 1 + np.zeros(len(x))")
-    fused, failed = kf.fuse(module.f), []
-    barrier = threading.Barrier(4)
-
-    def work():
-        try:
-            barrier.wait()
-            for n in (3, 4, 5):
-                np.testing.assert_array_equal(fused(np.ones(n)), np.ones(n))
-        except BaseException as error:
-            failed.append(error)
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(before)
-    assert not failed
-    assert 0 < module.c.n <= 12
-    assert type(module.c.n) is int
-    np.testing.assert_array_equal(module.c.h, 2 * np.ones(len(module.c.h)))

@@ -26,7 +26,6 @@ from ._graph import calls, guards, heads, modules
 from ._graph.alone import alone
 from ._graph.calls import Alike
 from ._graph.equality import do_one_thing
-from ._graph.number import is_int
 from ._graph.objects import Functional, TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
 from ._graph.source import RandomDraw, SetsState
@@ -292,8 +291,7 @@ class FusedFunction(_core.FusedCallable):
         """Traces a call. Where that fails on what stands for ints or floats, they are taken as they are, and where the
         function may ask for their types, too; and where not `numbers`.
         """
-        floats = numbers and calls.has_floats(args, kwargs)
-        ints = numbers and any(map(is_int, (*args, *kwargs.values())))
+        floats, ints = calls.kinds_of_numbers(args, kwargs) if numbers else (False, False)
         if (floats or ints) and guards.may_ask_for_types(self._guards()):
             floats = ints = False
         for attempt in dict.fromkeys([(floats, ints), (floats, False)]):

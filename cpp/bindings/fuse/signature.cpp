@@ -31,7 +31,7 @@ enum Tag : std::uint64_t {
   kOut,
   kEnvironment
 };
-enum class Leaf { kArray, kTraced, kNumpyFloat, kValue, kIdentity, kDataclass, kPlain };
+enum class Leaf { kArray, kTraced, kNumpyFloat, kInt, kValue, kIdentity, kDataclass, kPlain };
 
 constexpr int kMaxDepth = 32;  // of tuples in tuples
 
@@ -57,6 +57,7 @@ bool is_plain(PyTypeObject* type) {
 
 Leaf classify(PyTypeObject* type) {
   if (has(type, "__kfusion_traced__")) return Leaf::kTraced;
+  if (has(type, "__kfusion_int__")) return Leaf::kInt;
   const py::module_ numpy = py::module_::import("numpy");
   if (is_subtype(type, numpy.attr("generic"))) {
     const char* parameters[] = {"float16", "float32", "float64"};  // whose values a double holds
@@ -294,6 +295,9 @@ void Signature::add(const char* argument, PyObject* value) {
       return;
     case Leaf::kNumpyFloat:
       return add_float(value, PyFloat_AsDouble(value), kNumpyFloat ^ reinterpret_cast<std::uintptr_t>(type));
+    case Leaf::kInt:
+      if (add_int(value)) return;
+      [[fallthrough]];
     case Leaf::kValue:
       return add_object(value, true);
     case Leaf::kDataclass:
@@ -307,11 +311,16 @@ void Signature::add(const char* argument, PyObject* value) {
 }
 
 void Signature::add_unless_int(const char* argument, PyObject* value) {
+  if (!PyLong_CheckExact(value) || !add_int(value)) add(argument, value);
+}
+
+bool Signature::add_int(PyObject* value) {
   int overflow = 1;
-  if (PyLong_CheckExact(value) && ints_.size() < kMostInts) PyLong_AsLongLongAndOverflow(value, &overflow);
-  if (overflow != 0) return add(argument, value);
+  if (ints_.size() < kMostInts) PyLong_AsLongLongAndOverflow(value, &overflow);
+  if (overflow != 0) return false;
   words_.push_back(kIntArgument);
   ints_.push_back(value);
+  return true;
 }
 
 void Signature::add_keyword(PyObject* name, PyObject* value, bool reads_ints) {

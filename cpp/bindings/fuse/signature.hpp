@@ -92,6 +92,8 @@ class Signature {
  private:
   void add_array(const char* argument, PyObject* value, std::pmr::vector<Array>& to);
   void add_float(PyObject* object, double value, std::uint64_t tag);
+  /// An int whose value counts only where the trace looks at it; false: there are too many, or it is too large.
+  bool add_int(PyObject* value);
   void add_value(int number);
   void add_items(const char* argument, PyObject* value);
   void add_key(PyObject* value);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from .._devices import running
 from .._spec import Spec, is_array
 from . import modules
 from .guards import Guard, values
-from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, is_float, is_int, number
+from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, IntArgument, is_float, is_int, number
 from .sizes import NotTheSame, RecordedGraph, Shape, differing, filled, template
 from .structure import holds_arrays, leaves, walk
 from .tracer import Tracer
@@ -56,9 +56,11 @@ FillOf = Callable[[Sequence[Any]], Any]
 Again = Callable[[Sequence[Shape]], "Prepared | None"]
 
 
-def has_floats(*arguments: Any) -> bool:
-    """Whether there are floats among the leaves."""
-    return any(is_float(leaf) for leaf in leaves(arguments))
+def kinds_of_numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Whether floats and ints are among the numbers that may be parameters."""
+    numbers = list(leaves((args, kwargs)))
+    ints = any(map(is_int, (*args, *kwargs.values()))) or any(type(n) is IntArgument for n in numbers)
+    return any(map(is_float, numbers)), ints
 
 
 class Leaves:
@@ -85,10 +87,7 @@ class Leaves:
 
     def argument(self, value: Any) -> Any:
         """What stands for an argument while the call is traced."""
-        if not is_int(value) or self._ints == MOST_INTS:
-            return walk(value, self.visit, enters=holds_arrays)
-        self._ints += 1
-        return self._number(value, FIRST_INT + self._ints - 1, self._takes_ints)
+        return self._int(value) if is_int(value) else walk(value, self.visit, enters=holds_arrays)
 
     def visit(self, path: str, leaf: Any) -> Any:
         """What stands for a leaf while the call is traced."""
@@ -100,12 +99,20 @@ class Leaves:
             self._floats += 1
             self._tracer.program.floats = self._floats
             return self._number(leaf, self._floats - 1, self._takes_floats)
+        if type(leaf) is IntArgument:
+            return self._int(int(leaf))
         if isinstance(leaf, np.generic) or not is_array(leaf):
             return leaf
         if self._arrays == len(self._strides):
             raise TypeError(f"{self._who}: {path}: a container gave more arrays when it was read again")
         self._arrays += 1
         return Argument(leaf, self._arrays - 1, self._strides[self._arrays - 1] or ())
+
+    def _int(self, value: int) -> Any:
+        if self._ints == MOST_INTS:
+            return value
+        self._ints += 1
+        return self._number(value, FIRST_INT + self._ints - 1, self._takes_ints)
 
     def _number(self, value: Any, register: int, is_parameter: bool) -> Any:
         if is_parameter:
@@ -243,7 +250,7 @@ def _watched(tracer: Tracer, guards: Iterable[Guard]) -> list[tuple[Any, bool]]:
     named = found.keys()
     captured = [tracer.moved.get(id(i.array), i.array) for i in tracer.inputs if i.captured]
     is_computed = any(id(a) not in named and id(getattr(a, "_base", None)) not in named for a in captured)
-    tensors = [t for guard in guards if modules.is_module(guard.owner) for t in modules.tensors(guard.owner)]
+    tensors = [t for g in guards if modules.is_module(g.owner) for t in modules.tensors(g.owner, g.names)]
     known = set(map(id, captured))
     by_value = [*(t for t in tracer.moved.values() if id(t) in named), *tracer.looked_at.values()]
     by_value += _looked_at_by_numpy(found.values(), captured, tracer.meets_scalars)

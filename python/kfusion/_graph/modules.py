@@ -56,9 +56,9 @@ def values(module: Any, without: Sequence[str] = ()) -> Iterator[Any]:
             yield value
 
 
-def tensors(module: Any) -> list[Any]:
-    """The module's own parameters and buffers."""
-    return [t for kind in _TENSORS for t in vars(module)[kind].values() if t is not None]
+def tensors(module: Any, without: Sequence[str] = ()) -> list[Any]:
+    """The module's own parameters and buffers, but those in attributes of these names."""
+    return [t for kind in _TENSORS if kind not in without for t in vars(module)[kind].values() if t is not None]
 
 
 # ---- names ----

@@ -168,6 +168,13 @@ class Integer(Number):
     __slots__ = ()
 
 
+class IntArgument(int):
+    """An int within a call's arguments that is a parameter like those which are arguments themselves; for C++, too."""
+
+    __slots__ = ()
+    __kfusion_int__ = True
+
+
 def number(value: Any, tracer: Tracer, register: int) -> Number:
     """What stands for an argument, or a result."""
     return (Integer if type(value) is int else Number)(value, tracer, register)
@@ -184,9 +191,10 @@ def is_float(leaf: Any) -> bool:
 
 
 def registers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[int, Any]:
-    """The numbers among a call's arguments by register, as C++ counts them."""
-    floats = list(filter(is_float, leaves((args, kwargs))))[:MOST_FLOATS]
-    ints = list(filter(is_int, (*args, *kwargs.values())))[:MOST_INTS]
+    """The floats and `IntArgument`s among a call's arguments by register, as C++ counts them."""
+    numbers = list(leaves((args, kwargs)))
+    floats = list(filter(is_float, numbers))[:MOST_FLOATS]
+    ints = [int(n) for n in numbers if type(n) is IntArgument][:MOST_INTS]
     return dict(enumerate(floats)) | dict(enumerate(ints, FIRST_INT))
 
 

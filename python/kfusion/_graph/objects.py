@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .contents import changed, contents, kinds, remembered, same, set_contents
-from .number import Computed, computed, is_number, registers
+from .number import Computed, IntArgument, computed, is_int, is_number, registers
 from .reach import reached
 from .sizes import is_size
 from .source import SetsState
@@ -82,6 +82,9 @@ class Place(Protocol):
 class TakenApart:
     """A call's arguments, behind what is in places, with parts for lists, dicts and objects. The instance that a method
     is of stays as it is, unless `takes_self`.
+
+    `counters`: the ints among what parts hold, by the number of the whole and the key, that calls have set so far. They
+    are parameters, as those are which are arguments or in places.
     """
 
     def __init__(
@@ -90,9 +93,11 @@ class TakenApart:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         places: Sequence[Place] = (),
+        counters: set[tuple[int, Any]] | None = None,
         *,
         takes_self: bool = False,
     ) -> None:
+        self._counters = set() if counters is None else counters
         self._wholes: list[Any] = []
         self._given: list[Parts] = []  # of each its parts
         self._numbers: dict[int, int] = {}
@@ -100,11 +105,11 @@ class TakenApart:
         self.is_traced = False  # a traced value is in an object: the call is part of another function's trace
         self.has_objects = False  # beside lists and dicts
         stays = not takes_self and next(iter(signature.parameters), "") == "self"
-        self.args = [self._part(place.value()) for place in places]
-        self.args += [a if stays and i == 0 else self._part(a) for i, a in enumerate(args)]
+        self.args = [self._argument(place.value()) for place in places]
+        self.args += [a if stays and i == 0 else self._argument(a) for i, a in enumerate(args)]
         # Objects are numbered in the order in which the trace binds them.
         order = {name: i for i, name in enumerate(signature.parameters)}
-        bound = {n: self._part(kwargs[n]) for n in sorted(kwargs, key=lambda n: order.get(n, len(order)))}
+        bound = {n: self._argument(kwargs[n]) for n in sorted(kwargs, key=lambda n: order.get(n, len(order)))}
         self.kwargs = {name: bound[name] for name in kwargs}
 
     def put_back(self, returned: Any) -> Any:
@@ -119,6 +124,7 @@ class TakenApart:
         for number, items in returned.changed.items():
             whole = self._wholes[number]
             before, kept = contents(whole), {key for key, value in items.items() if _is_kept(value)}
+            self._counters |= {(number, key) for key in items.keys() - kept if is_int(before.get(key))}
             after = {
                 k: before[k] if k in kept else self._with_wholes(v, computed)
                 for k, v in items.items()
@@ -128,6 +134,9 @@ class TakenApart:
         for number, value in returned.placed.items():
             self._places[number].set(self._with_wholes(value, computed))
         return self._with_wholes(returned.result, computed)
+
+    def _argument(self, value: Any) -> Any:
+        return IntArgument(value) if is_int(value) else self._part(value)
 
     def _part(self, value: Any) -> Any:
         kind = type(value)
@@ -146,7 +155,8 @@ class TakenApart:
         self._wholes.append(value)
         made = Parts({_Class: kind} | ({_Factory: value.default_factory} if kind is defaultdict else {}))
         self._given.append(made)
-        made.update((key, self._part(item)) for key, item in contents(value).items())
+        for key, item in contents(value).items():
+            made[key] = self._argument(item) if (number, key) in self._counters else self._part(item)
         return made
 
     def _with_wholes(self, value: Any, computed: Callable[[Computed], Any]) -> Any:
@@ -233,6 +243,8 @@ class PutTogether:
 
     def made_of(self, argument: Any) -> Any:
         """An argument with objects in place of parts; itself where it has none."""
+        if type(argument) is IntArgument:
+            return int(argument)
         parts: list[Any] = []
 
         def visit(_: str, leaf: Any) -> Any:

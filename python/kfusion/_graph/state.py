@@ -73,6 +73,7 @@ class SetPlaces:
         self.version = 0  # how often they were learned
         self._places: list[Place] = []
         self._takes_self = False  # the instance that a method is of is taken apart, too
+        self._counters: set[tuple[int, Any]] = set()  # as `TakenApart` has them
 
     @property
     def are_known(self) -> bool:
@@ -100,7 +101,7 @@ class SetPlaces:
 
     def apart(self, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TakenApart:
         """A call's arguments, with those for places."""
-        return TakenApart(signature, args, kwargs, self._places, takes_self=self._takes_self)
+        return TakenApart(signature, args, kwargs, self._places, self._counters, takes_self=self._takes_self)
 
     def functional(self, function: Any, name: str, signature: inspect.Signature) -> Functional:
         """The function of these arguments."""
