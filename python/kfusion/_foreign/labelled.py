@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._graph.axes import axes_of
-from .._graph.contents import contents, same
 from .._graph.guards import guarded
 from .._graph.reach import reached
 from .._graph.source import trace_error
@@ -90,12 +89,12 @@ class Labelled:
         """Raises TraceError where the function sets what has labels, or anything in lists and dicts that it is given,
         which are copies: calls set only what arrays are made of. All is then as it was.
         """
-        own = [(value, contents(value)) for x in given for value in containers(x)]
-        with Snapshot([self.__wrapped__, *guarded(given)]) as snapshot:
+        copies = (value for x in given for value in containers(x))
+        with Snapshot([self.__wrapped__, *guarded(given)], copies) as snapshot:
             yield
-            places = [found.place for found in snapshot.changed(self.__name__) if found.place is not None]
-            held = reached(place.value() for place in places)[0]
-            if any(map(_is_labelled_value, held)) or not all(same(before, contents(value)) for value, before in own):
+            found = snapshot.changed(self.__name__)
+            held = reached(f.place.value() for f in found if f.place is not None)[0]
+            if any(f.place is None for f in found) or any(map(_is_labelled_value, held)):
                 what = f"{self.__name__}, which is called with labelled arrays, sets something beside its results"
                 raise trace_error(what, "return it, or call it with arrays without labels", "")
 

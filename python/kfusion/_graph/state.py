@@ -132,7 +132,7 @@ def watched(
     """
 
     def twice() -> Any:
-        with Snapshot(roots, arguments) as snapshot:
+        with Snapshot(roots, containers_among(arguments)) as snapshot:
             try:
                 made = trace(snapshot)
             except NothingReturned:
@@ -140,7 +140,7 @@ def watched(
                 raise
             if not (once := snapshot.changed(function)):
                 return made
-            with Snapshot(roots, arguments) as again:
+            with Snapshot(roots, containers_among(arguments)) as again:
                 second = _tried(trace, again)
                 if second is not None:
                     _require_none(function, again.changed(function))
@@ -185,21 +185,25 @@ def _described(found: Found) -> str:
     return kind if found.place is None else f"`{found.place.name}`, {kind},"
 
 
+def containers_among(arguments: tuple[Any, Any]) -> Iterator[Any]:
+    """The containers among a call's arguments that are not taken apart, and within them."""
+    yield from containers_in(leaf for leaf in leaves(arguments) if not is_taken_apart(leaf))
+
+
 class Snapshot:
-    """What can be reached from roots, and what arguments hold, as it was when the context began, in which no
-    other thread traces. It is restored when the
-    context ends with an error. `always`: restored when the context ends, also without an error.
+    """What can be reached from roots, and what the given containers hold, as it was when the context began, in which
+    no other thread traces. It is restored when the context ends with an error. `always`: also without one.
     """
 
-    def __init__(self, roots: Iterable[Any], arguments: tuple[Any, Any] = ((), {}), *, always: bool = False) -> None:
+    def __init__(self, roots: Iterable[Any], given: Iterable[Any] = (), *, always: bool = False) -> None:
         self._always = always
-        self._roots, self._arguments = roots, arguments
+        self._looked_for = roots, given
         self._turn = contextlib.ExitStack()
 
-    def _look(self, roots: Iterable[Any], arguments: tuple[Any, Any]) -> None:
+    def _look(self, roots: Iterable[Any], given: Iterable[Any]) -> None:
         self._before = [(owner, kind, dict(held)) for owner in guards.owners(roots) for kind, held in _scopes(owner)]
         values = (value for _, _, held in self._before for value in held.values())
-        given = containers_in(leaf for leaf in leaves(arguments) if not is_taken_apart(leaf))
+        given = list(given)
         self._given = set(map(id, given))
         self._contents = remembered(({id(v): v for v in containers_in(values)} | {id(v): v for v in given}).values())
 
@@ -265,7 +269,7 @@ class Snapshot:
     def __enter__(self) -> Snapshot:
         with contextlib.ExitStack() as stack:
             stack.enter_context(alone())
-            self._look(self._roots, self._arguments)
+            self._look(*self._looked_for)
             self._turn = stack.pop_all()
         return self
 

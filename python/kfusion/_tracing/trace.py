@@ -23,7 +23,7 @@ from .._graph.objects import Functional, Parts, PutTogether, TakenApart, holds
 from .._graph.reach import reached
 from .._graph.sizes import RecordedGraph
 from .._graph.source import NothingReturned, SetsState, TraceError, message, raised_line, trace_error
-from .._graph.state import Snapshot, cannot_set
+from .._graph.state import Snapshot, cannot_set, containers_among
 from .._graph.structure import containers, fill, holds_arrays, walk
 from .._graph.tracer import Tracer, current
 from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Watch, Written
@@ -104,7 +104,8 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
                 what = found.what
         raise cannot_set(name, what)
 
-    with Snapshot([function, *guarded(args, kwargs)], (apart.args, apart.kwargs), always=True) as snapshot:
+    given = containers_among((apart.args, apart.kwargs))
+    with Snapshot([function, *guarded(args, kwargs)], given, always=True) as snapshot:
         return contextvars.copy_context().run(attempts)
 
 
