@@ -136,6 +136,17 @@ class TestLimit:
         _core.write_kernel(OTHER, bytes(1000))
         assert names(folder) == [f"{KEY}.kernel"]
 
+    def test_the_folder_is_not_looked_through_for_each_write(self, folder, monkeypatch):
+        """It holds a sixteenth more than the limit at most."""
+        monkeypatch.setenv("KFUSION_CACHE_MB", "0.1")
+        _core.write_kernel(f"{0:032x}", b"")
+        for i in range(1, 200):
+            _core.write_kernel(f"{i:032x}", bytes(1000))
+            assert _core.kernel_cache()["bytes"] <= 100_000 * (1 + 1 / 16) + 2000
+        names_now = names(folder)
+        assert f"{199:032x}.kernel" in names_now
+        assert 80 < len(names_now) < 105
+
     def test_a_smaller_limit_counts_from_the_next_write_on(self, folder, monkeypatch):
         for i in range(10):
             _core.write_kernel(f"{i:032x}", bytes(1000))
@@ -156,8 +167,9 @@ class TestLimit:
         monkeypatch.setenv("KFUSION_CACHE_MB", text)
         assert _core.kernel_cache()["limit_bytes"] == limit
 
-    def test_files_that_a_dead_process_left(self, folder):
+    def test_files_that_a_dead_process_left(self, folder, monkeypatch):
         _core.write_kernel(OTHER, IMAGE)
+        monkeypatch.setenv("KFUSION_CACHE_MB", "0.001")  # or it would be long until the folder is looked through
         whole = (folder / f"{OTHER}.kernel").read_bytes()
         left = [f"{OTHER}-{i:016x}.tmp" for i in range(4)]
         for i, name in enumerate(left):
@@ -426,7 +438,7 @@ class TestProcesses:
         assert [p.communicate(timeout=120)[0] for p in processes] == ["0\n"] * MANY
         assert all(name.endswith(".kernel") for name in names(folder))
         cache = _core.kernel_cache()
-        assert 0 < cache["bytes"] <= 20_000
+        assert 0 < cache["bytes"] <= 20_000 * (1 + MANY / 16)
 
     def test_one_that_is_killed(self, folder):
         process = self.start(0, 10**9)

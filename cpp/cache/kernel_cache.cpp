@@ -24,6 +24,7 @@ using Files = std::vector<File>;
 constexpr std::string_view kEntryMagic = "kfusion-kernel-1 ", kEntrySuffix = ".kernel", kTemporarySuffix = ".tmp";
 constexpr std::size_t kKeyDigits = 32, kTemporaryDigits = 16;
 constexpr double kDefaultLimitMb = 256, kMostMb = 1e12;
+constexpr std::uint64_t kTrimsPerLimit = 16;
 constexpr std::int64_t kLongestWriteNs = 3'600'000'000'000;  // an older temporary file was left by a process that died
 
 /// A folder, or the way to one that is yet to be made.
@@ -132,6 +133,19 @@ void trim(const PrivateFolder& folder, std::uint64_t limit_bytes) {
   }
 }
 
+// Since the folder was looked through last: looking at each of thousands of entries takes longer than compiling one.
+std::atomic<std::size_t> trimmed_folder{0};
+std::atomic<std::uint64_t> written_bytes{0};
+
+/// Whether the folder is to be looked through now that so many bytes were written to it.
+bool is_time_to_trim(const fs::path& directory, std::uint64_t limit_bytes, std::uint64_t bytes) {
+  const std::size_t folder = fs::hash_value(directory) ^ limit_bytes;
+  const bool known = trimmed_folder.exchange(folder) == folder;
+  if (known && written_bytes.fetch_add(bytes) + bytes <= limit_bytes / kTrimsPerLimit) return false;
+  written_bytes = 0;
+  return true;
+}
+
 /// On stderr: nobody can be asked for the GIL here, and a warning would fail the call where warnings are errors.
 void say_once(const std::string& why) {
   static std::atomic_flag said;
@@ -173,7 +187,7 @@ std::string KernelCache::write(const std::string& key, std::string_view image) c
   if (!folder.problem().empty()) return folder.problem();
   if (!folder.write(entry_name(key), temporary_name(key), head, image))
     return directory_.string() + " cannot be written to";
-  trim(folder, limit_bytes_);
+  if (is_time_to_trim(directory_, limit_bytes_, head.size() + image.size())) trim(folder, limit_bytes_);
   return {};
 }
 
