@@ -72,6 +72,9 @@ STEPS = {
     "a mean": "self.mean = 0.9 * self.mean + 0.1 * x.mean().detach()",
     "a mean of what is computed": "self.step += 1; self.mean = 0.9 * self.mean + y.mean().detach() / self.step",
     "an entry": "self.cache['y'] = y",
+    "a log": "self.log.append(y.sum().detach())",
+    "two logs": "self.log.append(y); self.cache.setdefault('log', []).extend([1, y.sum()]); self.log += [x]",
+    "a log and a counter": "self.step += 1; self.log.append((self.step, y.sum() * self.step))",
     "a copy": "self.copy = 0.9 * self.copy + 0.1 * y.detach().mean(0) if hasattr(self, 'copy') else y.detach().mean(0)",
     "buffers": "self.buffer.mul_(0.9).add_(y.detach().mean(0), alpha=0.1); self.seen += 1",
     "buffers that are replaced": "self.buffer = 0.9 * self.buffer + y.detach().mean(0); self.seen = self.seen + 1",
@@ -90,7 +93,7 @@ def stepping(body: str) -> Any:
             torch.manual_seed(0)
             self.linear = torch.nn.Linear(4, 4).double()
             self.step, self.last, self.rate, self.mean = 0, 0, 2.0, torch.zeros((), dtype=torch.float64)
-            self.cache, self.counts, self.inner = {}, [0, 0], Inner()
+            self.cache, self.counts, self.inner, self.log = {}, [0, 0], Inner(), []
             self.register_buffer("buffer", torch.zeros(4, dtype=torch.float64))
             self.register_buffer("seen", torch.tensor(0))
 
@@ -144,3 +147,62 @@ def test_counters_in_arguments_are_no_reason_to_trace_again(body, wrap, traced):
         if i == 2:
             traced.clear()
     assert not traced
+
+
+# What functions do with a list to which all calls append, and that is read in some.
+READ = {
+    "length": "y = y * len(h)",
+    "length in a condition": "y = y * 2 if len(h) > 4 else y",
+    "truth": "y = y if h else y * 2",
+    "last": "y = y + h[-1].sum()",
+    "slice": "y = y + sum(v.sum() for v in h[-2:])",
+    "loop": "y = y + 0 * x\n    for v in h: y = y + v.sum()",
+    "identity": "y = y * 2 if h[0] is x else y * 3",
+    "in": "y = y * 2 if any(v is x for v in h) else y * 3",
+    "stack": "y = y + np.stack([v[:2] for v in h]).sum()",
+    "unpacked": "y = y + len([*h, 1])",
+    "added": "y = y + len([1] + h)",
+    "copied": "y = y + len(list(h)) + len(h.copy())",
+    "popped": "y = y + h.pop(0).sum()",
+    "emptied": "y = y + len(h); h.clear()",
+    "heap": "import heapq; k = []; heapq.heappush(k, len(h)); y = y + k[0]",
+    "sorted": "y = y + sorted(h, key=lambda v: v.shape)[0].sum()",
+    "returned": "return y, h",
+    "kept elsewhere": "d['h'] = h",
+    "in a tuple": "d['h'] = (h, 1)",
+    "given to another": "(lambda values: d.__setitem__('n', len(values)))(h)",
+    "caught": "\n    try: y = y * len(h)\n    except BaseException: y = y * 0",
+}
+FIRST = ("", "if n > 2: ")  # always, or after two calls that only append; `n` is the number of the call
+
+
+@pytest.mark.parametrize("where", ["global", "argument"])
+@pytest.mark.parametrize(
+    ("name", "first"), [(name, first) for name in READ for first in FIRST if not first or "\n" not in READ[name]]
+)
+def test_lists_that_are_read_are_whole(name, first, where):
+    body = READ[name]
+    found = []
+    for fuse in (lambda f: f, kf.fuse):
+        scope: dict[str, Any] = {"np": np, "h": [], "d": {}}
+        parameters = "x, n, h" if where == "argument" else "x, n"
+        text = f"def f({parameters}):\n    y = x * 2\n    h.append(x + 1)\n    {first}{body}\n    return y\n"
+        exec(text, scope)
+        f = fuse(scope["f"])
+        for n in range(6):
+            given = (scope["h"],) if where == "argument" else ()
+            y = f(np.linspace(0, 1, 3) + n, n, *given)
+            found.append(described([y, scope["h"], scope["d"]]))
+    assert found[:6] == found[6:]
+
+
+def test_long_lists_cost_nothing(traced):
+    scope: dict[str, Any] = {"h": [np.ones(3)] * 5000}
+    exec("def f(x):\n    h.append(x * 2)\n    return x + 1\n", scope)
+    fused = kf.fuse(scope["f"])
+    for i in range(6):
+        fused(np.full(3, float(i)))
+        if i == 1:
+            traced.clear()
+    assert not traced
+    assert [v[0] for v in scope["h"][5000:]] == [0, 2, 4, 6, 8, 10]

@@ -24,6 +24,7 @@ from ._foreign import labelled
 from ._fused_module import fused_module
 from ._graph import calls, guards, heads, modules
 from ._graph.alone import alone
+from ._graph.appended import ReadsItems
 from ._graph.calls import Alike
 from ._graph.equality import do_one_thing
 from ._graph.objects import Functional, TakenApart
@@ -173,7 +174,7 @@ class FusedFunction(_core.FusedCallable):
         """The trace of arrays as they lie, or of specs."""
         if self._places.are_known:
             with alone():
-                apart, functional = self._places.apart(self.__signature__, args, kwargs), self._functional
+                apart, functional = self._places.apart(self.__signature__, args, kwargs, whole=True), self._functional
             planned: Trace = functional._planned(apart.args, apart.kwargs)
             return planned
 
@@ -213,6 +214,12 @@ class FusedFunction(_core.FusedCallable):
                 returned = functional(*apart.args, **apart.kwargs, **own)
             except SetsState as found:
                 self._learn(found, args, version)
+            except ReadsItems as found:
+                self._places.read(found.number)
+            except Exception:
+                if not apart.hides_items:
+                    raise
+                self._places.read()  # C code may have looked for them, as torch.stack does
             else:
                 with alone():
                     return apart.put_back(returned)

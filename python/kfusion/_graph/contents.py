@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from .appended import Appended
 from .structure import ATOMS, HEAP_TYPE, attributes
 
 _MOST_ITEMS = 1024  # of containers that are looked into
@@ -72,7 +73,7 @@ def contents(value: Any) -> dict[Any, Any]:
     if isinstance(value, ContextVar):
         return {"value": value.get(ABSENT)}
     if isinstance(value, (list, set, deque)):
-        items: dict[Any, Any] = dict(enumerate(value))
+        items: dict[Any, Any] = dict(enumerate(list.__iter__(value) if type(value) is Appended else value))
     elif isinstance(value, dict):
         items = dict(value)
     else:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from .._spec import is_array
 from . import modules
+from .appended import Appended
 from .code_names import Names, Path, names_of
 from .objects import Functional, Key
 from .source import in_library, is_installed
@@ -237,7 +238,7 @@ def _without(guard: Guard, places: Collection[Key]) -> Guard:
 
 def _parts(value: Any) -> Iterable[Any] | None:
     """What a container holds, or an object to which there are no weak references; None of others."""
-    if isinstance(value, _CONTAINERS):
+    if isinstance(value, _CONTAINERS) and type(value) is not Appended:
         held = value.values() if isinstance(value, dict) else value
         return tuple(held) if len(value) <= _MOST_ITEMS else ()
     kind = type(value)

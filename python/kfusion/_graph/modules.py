@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType, MethodType
 from typing import Any
 
+from .appended import Appended
+
 _TENSORS = ("_parameters", "_buffers")
 # Attributes of torch's that do not decide what a forward pass computes.
 WITHOUT_EFFECT = (
@@ -50,7 +52,7 @@ def values(module: Any, without: Sequence[str] = ()) -> Iterator[Any]:
     for value in (v for name, v in vars(module).items() if name not in without):
         if isinstance(value, dict):
             yield from value.values()
-        elif isinstance(value, list):
+        elif isinstance(value, list) and type(value) is not Appended:
             yield from value
         else:
             yield value

@@ -12,9 +12,10 @@ import functools
 import inspect
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from .appended import Appended, ReadsItems
 from .contents import changed, contents, kinds, remembered, same, set_contents
 from .number import Computed, IntArgument, computed, is_int, is_number, registers
 from .reach import reached
@@ -79,12 +80,20 @@ class Place(Protocol):
         """Puts something there."""
 
 
+@dataclass
+class Learned:
+    """What calls have shown of the lists, dicts and objects that are taken apart, by their numbers."""
+
+    counters: set[tuple[int, Any]] = field(default_factory=set)  # ints that they have set, with their keys
+    appended: set[int] = field(default_factory=set)  # lists that they have appended to
+    read: set[int] = field(default_factory=set)  # of these, those that they read as well
+
+
 class TakenApart:
     """A call's arguments, behind what is in places, with parts for lists, dicts and objects. The instance that a method
     is of stays as it is, unless `takes_self`.
 
-    `counters`: the ints among what parts hold, by the number of the whole and the key, that calls have set so far. They
-    are parameters, as those are which are arguments or in places.
+    Ints that are arguments, in places, or among those which calls have set so far are parameters.
     """
 
     def __init__(
@@ -93,11 +102,12 @@ class TakenApart:
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         places: Sequence[Place] = (),
-        counters: set[tuple[int, Any]] | None = None,
+        learned: Learned | None = None,
         *,
         takes_self: bool = False,
     ) -> None:
-        self._counters = set() if counters is None else counters
+        self._learned = Learned() if learned is None else learned
+        self.hides_items = False  # of lists that are only appended to
         self._wholes: list[Any] = []
         self._given: list[Parts] = []  # of each its parts
         self._numbers: dict[int, int] = {}
@@ -124,7 +134,10 @@ class TakenApart:
         for number, items in returned.changed.items():
             whole = self._wholes[number]
             before, kept = contents(whole), {key for key, value in items.items() if _is_kept(value)}
-            self._counters |= {(number, key) for key in items.keys() - kept if is_int(before.get(key))}
+            if self._given[number][_Class] is Appended:
+                whole.extend(self._with_wholes(v, computed) for k, v in items.items() if k not in kept)
+                continue
+            self._learn(number, before, items, kept)
             after = {
                 k: before[k] if k in kept else self._with_wholes(v, computed)
                 for k, v in items.items()
@@ -134,6 +147,12 @@ class TakenApart:
         for number, value in returned.placed.items():
             self._places[number].set(self._with_wholes(value, computed))
         return self._with_wholes(returned.result, computed)
+
+    def _learn(self, number: int, before: Mapping[Any, Any], items: Mapping[Any, Any], kept: set[Any]) -> None:
+        self._learned.counters |= {(number, key) for key in items.keys() - kept if is_int(before.get(key))}
+        count = len(self._given[number]) - 1
+        if self._given[number][_Class] is list and len(items) > count and kept == set(range(count)):
+            self._learned.appended.add(number)
 
     def _argument(self, value: Any) -> Any:
         return IntArgument(value) if is_int(value) else self._part(value)
@@ -155,8 +174,12 @@ class TakenApart:
         self._wholes.append(value)
         made = Parts({_Class: kind} | ({_Factory: value.default_factory} if kind is defaultdict else {}))
         self._given.append(made)
+        if kind is list and number in self._learned.appended - self._learned.read:
+            made[_Class] = Appended
+            self.hides_items = True
+            return made
         for key, item in contents(value).items():
-            made[key] = self._argument(item) if (number, key) in self._counters else self._part(item)
+            made[key] = self._argument(item) if (number, key) in self._learned.counters else self._part(item)
         return made
 
     def _with_wholes(self, value: Any, computed: Callable[[Computed], Any]) -> Any:
@@ -235,6 +258,8 @@ class PutTogether:
             return result
         changed = {}
         for number, (made, before) in enumerate(zip(self._made, self._before, strict=True)):
+            if type(made) is Appended and made.is_read:
+                raise ReadsItems(number)
             after = contents(made)
             if not same(before, after):
                 kept = {key for key in after if key in before and after[key] is before[key]}
@@ -264,12 +289,14 @@ class PutTogether:
             return self._made[value.number]
         if not isinstance(value, Parts):
             return value
-        made = blank(value[_Class])
+        number = len(self._made)
+        made = Appended(number) if value[_Class] is Appended else blank(value[_Class])
         if _Factory in value:
             made.default_factory = value[_Factory]
-        number = len(self._made)
         self._made.append(made)
-        self._before.append({})
+        self._before.append(contents(made))
+        if type(made) is Appended:
+            return made
         items = {key: item for key, item in value.items() if key not in (_Class, _Factory)}
         self._before[number] = {key: self.made_of(item) for key, item in items.items()}
         set_contents(made, self._before[number])

@@ -22,6 +22,7 @@ from .contents import ABSENT, containers_in, contents, kinds, remembered, same, 
 from .objects import (
     Functional,
     Key,
+    Learned,
     TakenApart,
     holds_traced,
     is_taken_apart,
@@ -73,7 +74,7 @@ class SetPlaces:
         self.version = 0  # how often they were learned
         self._places: list[Place] = []
         self._takes_self = False  # the instance that a method is of is taken apart, too
-        self._counters: set[tuple[int, Any]] = set()  # as `TakenApart` has them
+        self._learned = Learned()
 
     @property
     def are_known(self) -> bool:
@@ -99,9 +100,16 @@ class SetPlaces:
         self._places = [*self._places, *(place for place in fresh if place not in own)]
         self.version += 1
 
-    def apart(self, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TakenApart:
-        """A call's arguments, with those for places."""
-        return TakenApart(signature, args, kwargs, self._places, self._counters, takes_self=self._takes_self)
+    def apart(
+        self, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool = False
+    ) -> TakenApart:
+        """A call's arguments, with those for places. `whole`: with what lists hold that are only appended to, too."""
+        learned = Learned() if whole else self._learned
+        return TakenApart(signature, args, kwargs, self._places, learned, takes_self=self._takes_self)
+
+    def read(self, number: int | None = None) -> None:
+        """From now on what that list holds is an argument, or that of all lists."""
+        self._learned.read |= self._learned.appended if number is None else {number}
 
     def functional(self, function: Any, name: str, signature: inspect.Signature) -> Functional:
         """The function of these arguments."""

@@ -14,6 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from .._spec import is_array
+from .appended import Appended
 
 _BASES: tuple[Any, ...] = (OrderedDict, defaultdict, dict, list, SimpleNamespace, object)
 # Whose arrays are no memory that kernels can read: labelled, lazy, or in several processes. A call with them is split
@@ -238,6 +239,8 @@ def containers(value: Any, inside: Sequence[int] = ()) -> Iterator[Any]:
 
 def _parts(value: Any) -> Iterable[Any] | None:
     """What an argument holds; None for a leaf."""
+    if type(value) is Appended:
+        return None
     if isinstance(value, dict):
         return tuple(value.values())
     return value if isinstance(value, (tuple, list)) else parts_of(value) or None
