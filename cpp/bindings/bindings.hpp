@@ -14,6 +14,7 @@ void bind_reference(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_executors(pybind11::module_& m);
 void bind_compiler(pybind11::module_& m);
+void bind_cpu_ir(pybind11::module_& m);
 void bind_machine_code(pybind11::module_& m);
 void bind_lower(pybind11::module_& m);
 void bind_codegen(pybind11::module_& m);

@@ -24,6 +24,7 @@ PYBIND11_MODULE(_core_of_main, m, py::mod_gil_not_used()) {
   kfusion::bind_plan(m);
   kfusion::bind_executors(m);
   kfusion::bind_compiler(m);
+  kfusion::bind_cpu_ir(m);
   kfusion::bind_machine_code(m);
   kfusion::bind_lower(m);
   kfusion::bind_codegen(m);

@@ -68,6 +68,29 @@ Value as(bool vector, const F& f) {
   return result;
 }
 
+// ---- random words -----------------------------------------------------------------------------------------------
+
+/// <i64 place(0), i64 place(1), ...>, or of i32.
+template <class F>
+std::string lane_numbers(const char* type, const F& place) {
+  std::string all;
+  for (int i = 0; i < text().lanes(); ++i)
+    all += (i == 0 ? "" : ", ") + std::string(type) + " " + std::to_string(place(i));
+  return "<" + all + ">";
+}
+
+/// The lower (0) or upper (1) half of both vectors' lanes in turn, so many at a time.
+Int64Vec zipped(int half, int together, const Int64Vec& x, const Int64Vec& y) {
+  const int lanes = text().lanes();
+  const std::string places = lane_numbers("i32", [&](int lane) {
+    const int i = half * lanes + lane, group = i / together;
+    return group % 2 * lanes + group / 2 * together + i % together;
+  });
+  const std::string t = type<std::int64_t>();
+  return Int64Vec(
+      emit("shufflevector " + t + " " + x.v + ", " + t + " " + y.v + ", " + vector_of("i32") + " " + places));
+}
+
 // ---- elements in memory -----------------------------------------------------------------------------------------
 
 using Words = std::string;  ///< 16 bits in each lane
@@ -121,10 +144,23 @@ Words narrow_half(DType half, const FloatVec& x) {
   if (!has_half()) return words_of(half_bits_of_float(x));
   return convert_name("bitcast", "half", convert_name("fptrunc", "float", x.v, "half"), "i16");
 }
+/// A float whose last bit says that something is missing: what rounds that once more rounds the number once.
+FloatVec rounded_to_odd(const DoubleVec& x) {
+  const FloatVec near(x);
+  const DoubleVec back(near), zero(0);
+  const BoolVec beyond((x > zero && back > x) || (x < zero && back < x)), inexact(back != x);
+  return FloatVec::bits((Int32Vec::bits(near) - Int32Vec(beyond)) | Int32Vec(inexact));
+}
 /// Rounded to a half type, as float32.
 FloatVec round_to(DType half, const FloatVec& x) {
   if (half == DType::kBFloat16) return FloatVec::bits(bfloat_bits_of_float(x) & Int32Vec(-0x10000));
   return widen_half(half, narrow_half(half, x));
+}
+
+/// Of a compute type, in another one.
+template <class To>
+Vec<To> converted(const Value& x) {
+  return with_compute_type(x.type, [&]<class From>(From) { return Vec<To>(Vec<From>(x.name)); });
 }
 
 }  // namespace
@@ -163,15 +199,25 @@ Value apply(Op op, DType type, std::span<const Value> arguments) {
   return as(vector, [&] { return map_of(op, compute_dtype(type), {all.data(), arguments.size()}); });
 }
 
+std::array<Value, 4> random_words(const Value& first, const Value& stream, const Value& key) {
+  const auto vector = [](const Value& x) { return Int64Vec(broadcast(x).name); };
+  const Int64Vec numbers(lane_numbers("i64", [](int lane) { return lane; })), low(0xffffffff);
+  const RandomBlocks blocks((vector(first) >> 2) + numbers, vector(stream), vector(key));
+  const auto word = [&](int i) { return blocks.words[i] & low; };
+  const Int64Vec a[] = {zipped(0, 1, word(0), word(1)), zipped(1, 1, word(0), word(1))};
+  const Int64Vec b[] = {zipped(0, 1, word(2), word(3)), zipped(1, 1, word(2), word(3))};
+  const auto value = [&](int half, int part) { return Value{zipped(half, 2, a[part], b[part]).v, DType::kInt64}; };
+  return {value(0, 0), value(1, 0), value(0, 1), value(1, 1)};
+}
+
 Value cast(const Value& x, DType from, DType to) {
+  const Value held{x.name, compute_dtype(from)};
+  const bool exact = held.type == DType::kFloat32 || held.type == DType::kBool;  // as a float
   return as(x.vector, [&]() -> Value {
-    const auto converted = [&](DType target_type) {
-      return with_compute_type(from, [&]<class From>(From) {
-        return with_compute_type(target_type, [&]<class To>(To) { return Vec<To>(Vec<From>(x.name)).v; });
-      });
-    };
-    const std::string name = converted(to);
-    return {is_half(to) ? round_to(to, FloatVec(name)).v : name, compute_dtype(to)};
+    if (is_half(to))
+      return {round_to(to, exact ? converted<float>(held) : rounded_to_odd(converted<double>(held))).v,
+              compute_dtype(to)};
+    return {with_compute_type(to, [&]<class To>(To) { return converted<To>(held).v; }), to};
   });
 }
 

@@ -1,5 +1,6 @@
 // The ops of a kernel as IR: values of SSA names, and what becomes of them.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -33,6 +34,10 @@ Value broadcast(const Value& x);
 /// A row of ops.def over arguments of one compute type (a condition is bool). One of them a vector: the result is, too.
 /// Throws std::logic_error where the row does not take the type.
 Value apply(Op op, DType type, std::span<const Value> arguments);
+
+/// Random words (philox) of the positions in four vectors, one after the other from the number `first` on, which is a
+/// multiple of 4: a block serves four of them.
+std::array<Value, 4> random_words(const Value& first, const Value& stream, const Value& key);
 
 /// To another dtype, by the rules of reference/elements.hpp; to a half type: rounded to it, held as float32.
 Value cast(const Value& x, DType from, DType to);
