@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,6 +79,8 @@ def _in_turn(text: str, triple: str, cpu: str, features: str) -> bytes:
         try:
             return _compiled(text, machine)
         except RuntimeError as error:
+            import traceback  # nothing else needs it
+
             traceback.clear_frames(error.__traceback__)  # frees the module now: later, a fork would not wait for that
             raise RuntimeError(_refusal(text, error)) from None
 
