@@ -8,7 +8,6 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/stl.hpp"
-#include "cpu/codegen/divisor.hpp"
 #include "cpu/codegen/libm_table.hpp"
 #include "cpu/codegen/ops.hpp"
 #include "kfusion/error.hpp"
@@ -27,8 +26,7 @@ A step of a CPU kernel as a function in LLVM's language, for tests: kernel(array
 registers of elements. arrays: pointers to each argument's elements, the result's, and cpu_libm_table().
 
 Args:
-    step: the name of a map, "cast", or "random_words", of four registers of positions and two numbers,
-        or "quotient", by one number.
+    step: the name of a map, "cast", or "random_words", of four registers of positions and two numbers.
     dtypes: of the arguments in memory.
     target: "avx512", "avx2", "baseline" or "aarch64".
     lanes: elements that are computed together; 1: as a row's value is computed.
@@ -75,8 +73,7 @@ struct StepText {
 
   /// `step` makes so many results of the first of as many registers.
   std::string write(const std::function<std::vector<Value>(const std::vector<Value>&)>& step,
-                    std::optional<DType> result, int together = 1,
-                    const std::function<void(const std::vector<Value>&)>& begin = {}) {
+                    std::optional<DType> result, int together = 1) {
     const Writing writing(text);
     const std::size_t count = dtypes.size(), vectors = count - numbers;
     std::vector<std::string> arrays;
@@ -87,7 +84,6 @@ struct StepText {
       const OneLane number;
       arguments[i] = load(arrays[i], dtypes[i], false);
     }
-    if (begin) begin(arguments);
     const std::string i = text.name(), next = text.name();
     text.line("br label %head");
     text.label("head");
@@ -130,11 +126,6 @@ std::string step_text(const std::string& step, const std::vector<std::string>& d
       return Values(four.begin(), four.end());
     };
     return t.write(words, to, 4);
-  }
-  if (step == "quotient") {
-    std::optional<Divisor> by;
-    return t.write([&](const Values& x) { return by->divide({x.at(0)}); }, to, 1,
-                   [&](const Values& x) { by.emplace(x.at(1)); });
   }
   const auto op = op_named(step);
   if (!op) throw ValueError("kfusion: there is no map '" + step + "'");

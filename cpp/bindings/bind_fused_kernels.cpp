@@ -4,7 +4,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
-#include "cpu/fused/fused.hpp"
+#include "cpu/loop_kernel.hpp"
 #include "kfusion/graph/builder.hpp"
 
 namespace py = pybind11;
@@ -38,7 +38,7 @@ std::vector<Pointer> pointers(const Addresses& addresses) {
 }
 
 py::object function(Kernel kernel) {
-  auto fused = std::make_shared<cpu::FusedKernel>(kernel);
+  auto fused = std::make_shared<cpu::LoopKernel>(kernel);
   return py::cpp_function(
       [fused](const Addresses& loads, const Addresses& stores, const std::vector<double>& parameters) {
         const auto from = pointers<const std::byte*>(loads);

@@ -10,6 +10,7 @@
 #include "cpu/control_group.hpp"
 #include "cpu/copy.hpp"
 #include "cpu/isa.hpp"
+#include "cpu/loop_kernel.hpp"
 #include "cpu/thread_pool.hpp"
 #include "cpu/vector_libm.hpp"
 #include "host/cuda.hpp"
@@ -63,6 +64,25 @@ Chooses the instruction set for the whole process. Not while another thread comp
 
 Raises:
     ValueError: this build or this CPU does not have it.
+)");
+  m.def("loops_by", [] { return std::string(cpu::name(cpu::loops_by())); }, R"(loops_by()
+--
+
+What runs loops on the CPU: "compiled" steps of this build, or code that is "generated" for each kernel. KFUSION_CPU
+sets it at the start.
+)");
+  m.def("set_loops_by", &cpu::set_loops_by, py::arg("name"), R"(set_loops_by(name)
+--
+
+Chooses what runs the loops of plans that are made ready to run from now on.
+
+Raises:
+    ValueError: the name is none of the two.
+)");
+  m.def("left_to_compiled", &cpu::left_to_compiled, R"(left_to_compiled()
+--
+
+How many kernels compiled steps have run although loops are generated, by reason.
 )");
   m.def("poison_memory", &set_poisons_memory, py::arg("on"), R"(poison_memory(on)
 --

@@ -1,8 +1,8 @@
-// Loops on the CPU: threaded programs over register tiles.
+// Loops on the CPU.
 #include <algorithm>
 
-#include "cpu/fused/fused.hpp"
 #include "cpu/job.hpp"
+#include "cpu/loop_kernel.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/divide_up.hpp"
 #include "runtime/backend.hpp"
@@ -20,7 +20,7 @@ class CpuStep final : public ExecutableStep {
   }
 
  private:
-  cpu::FusedKernel kernel_;
+  cpu::LoopKernel kernel_;
   std::vector<int> loads_, stores_;
 };
 
@@ -50,7 +50,7 @@ class CpuEach final : public EachStep {
  private:
   static constexpr std::int64_t kPiece = 4096;
 
-  cpu::FusedKernel kernel_;
+  cpu::LoopKernel kernel_;
   std::vector<int> loads_, stores_;
 };
 

@@ -10,6 +10,7 @@
 #include "bindings/measured_times.hpp"
 #include "bindings/plan_options.hpp"
 #include "cpu/isa.hpp"
+#include "cpu/loops_by.hpp"
 #include "cpu/platform.hpp"
 #include "runtime/views.hpp"
 
@@ -26,13 +27,14 @@ struct Wanted {
   bool aligned;
   OutputStrides outputs;  ///< as the caller wants them, one for each; empty where it is left to us
   cpu::Isa isa = cpu::isa();
+  cpu::LoopsBy loops = cpu::loops_by();
 
   bool operator==(const Wanted& o) const {
     const auto tie = [](const PlanOptions& p) {
       return std::tie(p.fuse, p.allow, p.forbid, p.max_inputs, p.max_outputs, p.executors, p.measured);
     };
-    return aligned == o.aligned && outputs == o.outputs && isa == o.isa && tie(options) == tie(o.options) &&
-           graph == o.graph && graph.forms == o.graph.forms;
+    return aligned == o.aligned && outputs == o.outputs && isa == o.isa && loops == o.loops &&
+           tie(options) == tie(o.options) && graph == o.graph && graph.forms == o.graph.forms;
   }
 };
 

@@ -9,6 +9,7 @@
 #include "bindings/fuse/fused_callable.hpp"
 #include "bindings/plan_options.hpp"
 #include "cpu/isa.hpp"
+#include "cpu/loops_by.hpp"
 #include "cpu/openmp.hpp"
 #include "cpu/platform.hpp"
 #include "kfusion/graph/flat.hpp"
@@ -26,6 +27,7 @@ struct Wanted {
   Executors executors;
   bool aligned;
   cpu::Isa isa = cpu::isa();
+  cpu::LoopsBy loops = cpu::loops_by();
 
   bool operator==(const Wanted&) const = default;
 };

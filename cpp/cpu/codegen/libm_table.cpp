@@ -74,12 +74,12 @@ Table* new_table(int vector_bytes) {
   return table;
 }
 
-std::atomic<const Table*> wide, medium, narrow;  // no static variables of functions: see `found` in vector_libm.cpp
+std::atomic<const Table*> of_64, of_32, of_16;  // no static variables of functions: see `found` in vector_libm.cpp
 
 }  // namespace
 
 const void* const* libm_table(int vector_bytes) {
-  auto& place = vector_bytes == 64 ? wide : vector_bytes == 32 ? medium : narrow;
+  auto& place = vector_bytes == 64 ? of_64 : vector_bytes == 32 ? of_32 : of_16;
   const Table* there = place.load(std::memory_order_acquire);
   if (there != nullptr) return there->data();
   const Table* const mine = new_table(vector_bytes);

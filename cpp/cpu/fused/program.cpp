@@ -6,7 +6,6 @@
 
 #include "cpu/fused/row_copies.hpp"
 #include "cpu/fused/searches.hpp"
-#include "kfusion/lower/idioms.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -27,7 +26,6 @@ Kernel without_empty_casts(const Kernel& k) {
   for (Step& step : without.steps)
     for (int& argument : step.arguments) skip(argument);  // arguments come first: theirs are skipped already
   for (Store& store : without.stores) skip(store.step);
-  annotate(without);
   return without;
 }
 

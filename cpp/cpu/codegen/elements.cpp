@@ -1,0 +1,264 @@
+#include "cpu/codegen/elements.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace kfusion::cpu::ir {
+namespace {
+
+std::string bits(int item) { return "i" + std::to_string(8 * item); }
+std::string register_of(DType memory) { return vector_of(memory_type(memory)); }
+std::string integers() { return vector_of("i64"); }
+
+std::string splat_of(const std::string& scalar, const std::string& value) {
+  const std::string type = vector_of(scalar);
+  if (text().lanes() == 1) return value;
+  const std::string first = emit("insertelement " + type + " poison, " + scalar + " " + value + ", i64 0");
+  return emit("shufflevector " + type + " " + first + ", " + type + " poison, " + vector_of("i32") +
+              " zeroinitializer");
+}
+
+/// 0, 1, 2, ... in the lanes.
+std::string numbered(const std::string& scalar) {
+  std::string lanes;
+  for (int l = 0; l < text().lanes(); ++l) lanes += (l > 0 ? ", " : "") + scalar + " " + std::to_string(l);
+  return text().lanes() == 1 ? "0" : "<" + lanes + ">";
+}
+
+/// `lane`: "v16i32" of masked accesses.
+std::string lanes_of(int item) { return "v" + std::to_string(text().lanes()) + bits(item); }
+
+/// `count` elements, one after the other.
+void copy(const Pointer& from, const Number& from_step, const Pointer& to, const Number& to_step, int item,
+          const Number& count) {
+  const std::string type = bits(item);
+  Carry at = {{"ptr", from.name}, {"ptr", to.name}};
+  const auto one = [&] {
+    const std::string element = emit("load " + type + ", ptr " + at[0].name + ", align 1");
+    text().line("store " + type + " " + element + ", ptr " + at[1].name + ", align 1");
+    at[0].name = (Pointer{at[0].name} + from_step).name, at[1].name = (Pointer{at[1].name} + to_step).name;
+  };
+  constexpr std::int64_t kAtOnce = 4;
+  const bool whole = count.is_literal() && count.value() % kAtOnce == 0;
+  for_each(0, count, whole ? kAtOnce : 1, at, [&](const Number&) {
+    for (int k = 0; k < (whole ? kAtOnce : 1); ++k) one();
+  });
+}
+
+}  // namespace
+
+std::string mask_of(const Number& count) {
+  const std::string wanted = splat_of("i32", emit("trunc i64 " + count.name() + " to i32"));
+  return emit("icmp ult " + vector_of("i32") + " " + numbered("i32") + ", " + wanted);
+}
+
+Elements::Elements(const Form& form, const Addresses& at) : form_(form), at_(at) {
+  const std::size_t steps = form.kernel.steps.size();
+  for (int s = 0; s < static_cast<int>(steps); ++s) rounded_by_store_.push_back(is_rounded_by_store(s));
+  values_.resize(steps), numbers_.resize(steps), kept_.resize(steps);
+}
+
+/// A float that is only stored as what it is cast to: the store rounds.
+bool Elements::is_rounded_by_store(int s) const {
+  const Kernel& k = form_.kernel;
+  if (step(s).kind != StepKind::kCast || !is_half(step(s).dtype) || compute_dtype(step(s).from) != DType::kFloat32)
+    return false;
+  return std::ranges::none_of(
+             k.steps,
+             [&](const Step& other) { return std::ranges::find(other.arguments, s) != other.arguments.end(); }) &&
+         std::ranges::all_of(k.stores, [&](const Store& t) { return t.step != s || t.to.dtype == step(s).dtype; });
+}
+
+Value Elements::constant_of(const Step& s) const {
+  const DType type = compute_dtype(s.dtype);
+  if (is_integer(type)) {
+    const Number n = at_.integer(form_.constant(s.index));
+    return {type == DType::kInt64 ? n.name() : emit("trunc i64 " + n.name() + " to i32"), type, false};
+  }
+  const Pointer from = at_.field(Field::kNumbers) + 8 * s.index;
+  const std::string number = emit("load double, ptr " + from.name + ", align 8");
+  if (type == DType::kFloat64) return {number, type, false};
+  if (type == DType::kBool) return {emit("fcmp une double " + number + ", 0.0"), type, false};
+  return {emit("fptrunc double " + number + " to float"), type, false};
+}
+
+Value Elements::made(int s, const std::vector<Value>& arguments) const {
+  const Step& of = step(s);
+  if (of.kind == StepKind::kMap) return apply(of.op, compute_dtype(of.from), arguments);
+  if (rounded_by_store_[static_cast<std::size_t>(s)]) return arguments[0];
+  return cast(arguments[0], of.from, of.dtype);
+}
+
+Value Elements::number_of(int s) const {
+  const Step& of = step(s);
+  const auto at = [](int i) { return static_cast<std::size_t>(i); };
+  if (of.kind == StepKind::kConstant) return constant_of(of);
+  if (of.kind == StepKind::kLoad) {
+    const Pointer from = at_.row(form_.loads[at(of.index)]);
+    const std::string raw = emit(std::string("load ") + memory_type(of.dtype) + ", ptr " + from.name + ", align 1");
+    return widen({raw, of.dtype, false}, of.dtype);
+  }
+  if (of.kind == StepKind::kIota) {
+    const Number n = at_.first_number(form_.iotas[at(of.index)]);
+    return cast({n.name(), DType::kInt64, false}, DType::kInt64, compute_dtype(of.dtype));
+  }
+  std::vector<Value> arguments;
+  for (const int a : of.arguments) arguments.push_back(numbers_[at(a)]);
+  return made(s, arguments);
+}
+
+void Elements::compute_numbers(Reach reach, int sweep) {
+  for (std::size_t s = 0; s < values_.size(); ++s) {
+    if (form_.reach(static_cast<int>(s)) != reach || step(static_cast<int>(s)).kind == StepKind::kReduce) continue;
+    if (form_.schedule().ready[s] != sweep) continue;
+    Value number;
+    {
+      const OneLane row;
+      number = number_of(static_cast<int>(s));
+    }
+    set_number(static_cast<int>(s), number);
+  }
+}
+
+void Elements::set_number(int s, const Value& number) {
+  const auto i = static_cast<std::size_t>(s);
+  numbers_[i] = number;
+  values_[i] = {broadcast(number)};
+}
+
+const Value& Elements::value(int s, int j) const {
+  const std::vector<Value>& all = values_[static_cast<std::size_t>(s)];
+  return all[form_.varies(s) ? static_cast<std::size_t>(j) : 0];
+}
+
+void Elements::compute(const std::vector<int>& wanted, const Part& part) {
+  std::vector<bool> needed(values_.size(), false);
+  for (const int s : wanted) needed[static_cast<std::size_t>(s)] = true;
+  for (std::size_t s = needed.size(); s-- > 0;)
+    if (needed[s] && form_.varies(static_cast<int>(s)) && !kept_[s])
+      for (const int a : step(static_cast<int>(s)).arguments) needed[static_cast<std::size_t>(a)] = true;
+  for (std::size_t s = 0; s < needed.size(); ++s)
+    if (needed[s] && form_.varies(static_cast<int>(s))) values_[s] = registers_of(static_cast<int>(s), part);
+}
+
+std::vector<Value> Elements::registers_of(int s, const Part& part) {
+  const Step& of = step(s);
+  const auto at = [](int i) { return static_cast<std::size_t>(i); };
+  if (kept_[at(s)]) return load_kept(compute_dtype(of.dtype), *kept_[at(s)], part);
+  if (of.kind == StepKind::kLoad) return load(form_.loads[at(of.index)], of.dtype, part);
+  if (of.kind == StepKind::kIota) return count_off(form_.iotas[at(of.index)], compute_dtype(of.dtype), part);
+  std::vector<Value> registers;
+  for (int j = 0; j < part.registers; ++j) {
+    std::vector<Value> arguments;
+    for (const int a : of.arguments) arguments.push_back(value(a, j));
+    registers.push_back(made(s, arguments));
+  }
+  return registers;
+}
+
+std::vector<Value> Elements::load(const Place& from, DType memory, const Part& part) {
+  const Number first = part.first * at_.step(from);
+  const std::string type = register_of(memory), mask_type = vector_of("i1");
+  const std::int64_t bytes = form_.lanes * from.item;
+  Pointer p = at_.row(from) + first;
+  const bool masked = part.count && can_mask(from.item);
+  std::vector<Value> registers;
+  if (from.reach == Reach::kDense && masked) {
+    const std::string function = "@llvm.masked.load." + lanes_of(from.item) + ".p0";
+    text().declare("declare " + vector_of(bits(from.item)) + " " + function + "(ptr, " + mask_type + ", " +
+                   vector_of(bits(from.item)) + ")");
+    const std::string raw =
+        emit("call " + vector_of(bits(from.item)) + " " + function + "(ptr align 1 " + p.name + ", " + mask_type + " " +
+             mask_of(*part.count) + ", " + vector_of(bits(from.item)) + " zeroinitializer)");
+    const std::string typed = emit("bitcast " + vector_of(bits(from.item)) + " " + raw + " to " + type);
+    return {widen({typed, memory, true}, memory)};
+  }
+  if (from.reach != Reach::kDense || part.count) {
+    const Number count = part.count ? *part.count : Number(std::int64_t{form_.lanes} * part.registers);
+    copy(p, at_.step(from), stage(), from.item, from.item, count);
+    p = stage();
+  }
+  for (int j = 0; j < part.registers; ++j) {
+    const std::string raw = emit("load " + type + ", ptr " + (p + j * bytes).name + ", align 1");
+    registers.push_back(widen({raw, memory, true}, memory));
+  }
+  return registers;
+}
+
+/// The last register of a row is kept as a whole.
+void Elements::keep(int s, const Pointer& row, const Part& part) const {
+  const DType type = compute_dtype(step(s).dtype);
+  const auto item = static_cast<std::int64_t>(item_bytes(type));
+  for (int j = 0; j < part.registers; ++j) {
+    const Pointer to = row + (part.first + std::int64_t{form_.lanes} * j) * item;
+    text().line("store " + vector_of(compute_type(type)) + " " + value(s, j).name + ", ptr " + to.name + ", align 1");
+  }
+}
+
+std::vector<Value> Elements::load_kept(DType type, const Pointer& row, const Part& part) const {
+  const auto item = static_cast<std::int64_t>(item_bytes(type));
+  std::vector<Value> registers;
+  for (int j = 0; j < part.registers; ++j) {
+    const Pointer from = row + (part.first + std::int64_t{form_.lanes} * j) * item;
+    registers.push_back(
+        {emit("load " + vector_of(compute_type(type)) + ", ptr " + from.name + ", align 1"), type, true});
+  }
+  return registers;
+}
+
+std::vector<Value> Elements::count_off(const Place& iota, DType type, const Part& part) {
+  const Number step = at_.step(iota), first = at_.first_number(iota) + part.first * step;
+  const std::string lanes = emit("mul " + integers() + " " + numbered("i64") + ", " + splat_of("i64", step.name()));
+  std::vector<Value> registers;
+  for (int j = 0; j < part.registers; ++j) {
+    const Number begin = first + step * (std::int64_t{form_.lanes} * j);
+    const std::string all = emit("add " + integers() + " " + lanes + ", " + splat_of("i64", begin.name()));
+    registers.push_back(cast({all, DType::kInt64, true}, DType::kInt64, type));
+  }
+  return registers;
+}
+
+void Elements::store(const Place& to, DType memory, int s, const Part& part, bool past_caches) {
+  const std::string type = register_of(memory);
+  const std::int64_t bytes = form_.lanes * to.item;
+  const Pointer p = at_.row(to) + part.first * at_.step(to);
+  const bool dense = to.reach == Reach::kDense;
+  const auto narrowed = [&](int j) { return narrow(value(s, j), memory).name; };
+  if (dense && part.count && can_mask(to.item)) {
+    const std::string raw_type = vector_of(bits(to.item)), mask_type = vector_of("i1");
+    const std::string function = "@llvm.masked.store." + lanes_of(to.item) + ".p0";
+    text().declare("declare void " + function + "(" + raw_type + ", ptr, " + mask_type + ")");
+    const std::string raw = emit("bitcast " + type + " " + narrowed(0) + " to " + raw_type);
+    text().line("call void " + function + "(" + raw_type + " " + raw + ", ptr align 1 " + p.name + ", " + mask_type +
+                " " + mask_of(*part.count) + ")");
+    return;
+  }
+  const bool staged = !dense || part.count;
+  for (int j = 0; j < part.registers; ++j) {
+    const std::string at = ((staged ? stage() : p) + j * bytes).name;
+    const bool streamed = past_caches && !staged;
+    text().line("store " + type + " " + narrowed(j) + ", ptr " + at +
+                (streamed ? ", align " + std::to_string(std::min<std::int64_t>(bytes, 64)) + ", !nontemporal !0"
+                          : ", align 1"));
+  }
+  if (!staged) return;
+  const Number count = part.count ? *part.count : Number(std::int64_t{form_.lanes} * part.registers);
+  copy(stage(), to.item, p, at_.step(to), to.item, count);
+}
+
+void Elements::store_number(const Place& to, DType memory, int s) const {
+  const OneLane row;
+  const Value raw = narrow(number(s), memory);
+  text().line(std::string("store ") + memory_type(memory) + " " + raw.name + ", ptr " + at_.row(to).name + ", align 1");
+}
+
+/// Others become a branch for each lane.
+bool Elements::can_mask(int item) const { return form_.target.avx512 || (form_.target.avx2 && item >= 4); }
+
+const Pointer& Elements::stage() {
+  if (!stage_) stage_ = room(std::int64_t{form_.lanes} * form_.registers * 8);
+  return *stage_;
+}
+
+}  // namespace kfusion::cpu::ir

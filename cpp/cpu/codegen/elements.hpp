@@ -1,0 +1,67 @@
+// The values of a kernel's steps: numbers of the kernel and of a row, and registers of elements.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "cpu/codegen/addresses.hpp"
+#include "cpu/codegen/ops.hpp"
+
+namespace kfusion::cpu::ir {
+
+/// Elements of a row: whole registers from `first` on, or `count` elements, at most those of one register.
+struct Part {
+  Number first = 0;
+  int registers = 1;
+  std::optional<Number> count = {};
+};
+
+/// Of the first lanes, as many as count.
+std::string mask_of(const Number& count);
+
+class Elements {
+ public:
+  Elements(const Form& form, const Addresses& at);
+
+  /// Those that one value serves for all of the kernel, and those of a row that are known before a sweep over it: each
+  /// as a number, and as a register of it.
+  void compute_constants() { compute_numbers(Reach::kOnce, 0); }
+  void compute_row(int sweep) { compute_numbers(Reach::kOfRow, sweep); }
+  /// Registers of the elements that `wanted` steps have, and those that they are made of.
+  void compute(const std::vector<int>& wanted, const Part& part);
+  /// Of a step, register j.
+  const Value& value(int step, int j) const;
+  void set_number(int step, const Value& number);
+  const Value& number(int step) const { return numbers_[static_cast<std::size_t>(step)]; }
+
+  /// A step's registers go to memory, where other sweeps find them.
+  void keep(int step, const Pointer& row, const Part& part) const;
+  void find_kept(int step, const Pointer& row) { kept_[static_cast<std::size_t>(step)] = row; }
+  void find_none() { kept_.assign(kept_.size(), std::nullopt); }
+
+  void store(const Place& to, DType memory, int step, const Part& part, bool past_caches);
+  void store_number(const Place& to, DType memory, int step) const;
+
+ private:
+  const Step& step(int s) const { return form_.kernel.steps[static_cast<std::size_t>(s)]; }
+  void compute_numbers(Reach reach, int sweep);
+  bool is_rounded_by_store(int s) const;
+  Value number_of(int s) const;
+  std::vector<Value> registers_of(int s, const Part& part);
+  Value constant_of(const Step& s) const;
+  std::vector<Value> load(const Place& from, DType memory, const Part& part);
+  std::vector<Value> load_kept(DType type, const Pointer& row, const Part& part) const;
+  std::vector<Value> count_off(const Place& iota, DType type, const Part& part);
+  Value made(int s, const std::vector<Value>& arguments) const;
+  bool can_mask(int item) const;
+  const Pointer& stage();
+
+  const Form& form_;
+  const Addresses& at_;
+  std::vector<bool> rounded_by_store_;
+  std::vector<std::vector<Value>> values_;
+  std::vector<Value> numbers_;
+  std::vector<std::optional<Pointer>> kept_;
+  std::optional<Pointer> stage_;
+};
+
+}  // namespace kfusion::cpu::ir

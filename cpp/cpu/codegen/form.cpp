@@ -1,0 +1,118 @@
+#include "cpu/codegen/form.hpp"
+
+#include <algorithm>
+
+#include "cpu/codegen/ops.hpp"
+#include "cpu/codegen/policy.hpp"
+
+namespace kfusion::cpu::ir {
+namespace {
+
+Extents joined(const Extents& kept, const Extents& reduced) {
+  Extents all = kept;
+  all.insert(all.end(), reduced.begin(), reduced.end());
+  return all;
+}
+
+bool all_zero(Extents::const_iterator first, Extents::const_iterator last) {
+  return std::all_of(first, last, [](std::int64_t s) { return s == 0; });
+}
+
+bool is_wide(DType t) { return t == DType::kFloat64 || t == DType::kInt64; }
+
+/// Lanes that fill a register of the widest type that elements have.
+int lanes_of(const Kernel& k, const TargetFacts& target) {
+  const bool wide = std::ranges::any_of(k.steps, [](const Step& s) {
+    return s.kind != StepKind::kConstant && s.kind != StepKind::kReduce && s.level == Level::kElement &&
+           is_wide(s.dtype);
+  });
+  return target.vector_bytes / (wide ? 8 : 4);
+}
+
+/// Of float64 the squares are taken about the mean itself.
+bool takes_moments(const Kernel& k) {
+  const auto is_float32 = [&](const Pair& p) {
+    const auto of = [&](int s) { return compute_dtype(k.steps[static_cast<std::size_t>(s)].from); };
+    return p.kind == Pair::Kind::kCentred && of(p.first) == DType::kFloat32 && of(p.second) == DType::kFloat32;
+  };
+  return k.kind == Pattern::kRows && !k.pairs.empty() && std::ranges::all_of(k.pairs, is_float32);
+}
+
+}  // namespace
+
+Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
+    : kernel(k), target(t), streams(past_caches), lanes(lanes_of(k, t)), extents_(joined(k.kept, k.reduced)) {
+  if (extents_.empty()) extents_ = {1};
+  axes = static_cast<int>(extents_.size());
+  constants_ = axes;
+  int array = 0;
+  for (const Operand& o : k.loads) loads.push_back(place(o, static_cast<int>(item_bytes(o.dtype)), array++, false));
+  for (const Operand& o : k.iotas) iotas.push_back(place(o, 1, -1, false));
+  for (const Table& o : k.tables)
+    tables.push_back(place(o.from, static_cast<int>(item_bytes(o.from.dtype)), array++, false));
+  array = 0;
+  for (const Store& s : k.stores)
+    stores.push_back(place(s.to, static_cast<int>(item_bytes(s.to.dtype)), array++, true));
+  registers = registers_at_once(k, t);
+  has_moments = takes_moments(k);
+  for (const Step& s : k.steps) reach_.push_back(reach_of(s));
+}
+
+Reach Form::reach_of(const Step& s) const {
+  const auto index = static_cast<std::size_t>(s.index);
+  if (s.kind == StepKind::kConstant) return Reach::kOnce;
+  if (s.kind == StepKind::kLoad) return loads[index].reach;
+  if (s.kind == StepKind::kIota) return iotas[index].reach;
+  if (s.kind == StepKind::kReduce) return Reach::kOfRow;
+  Reach most = Reach::kOnce;
+  for (const int a : s.arguments) most = std::max(most, reach(a));
+  return most;
+}
+
+Place Form::place(const Operand& o, int item, int array, bool stored) {
+  Place p{&o, item, array, stored};
+  p.number = operands++;
+  p.first_integer = constants_;
+  constants_ += 1 + axes;
+  const Extents s = strides(p);
+  p.by_rows = !all_zero(s.begin(), s.end() - 1);
+  p.reach = s.back() == item && !p.is_iota() ? Reach::kDense
+            : s.back() != 0                  ? Reach::kStrided
+            : p.by_rows                      ? Reach::kOfRow
+                                             : Reach::kOnce;
+  return p;
+}
+
+/// A store of one element lies as a row of one.
+Extents Form::strides(const Place& p) const {
+  Extents s = joined(p.operand->kept, p.operand->reduced);
+  s.resize(static_cast<std::size_t>(axes), p.is_iota() ? 0 : 1);
+  for (std::int64_t& stride : s) stride *= p.item;
+  return s;
+}
+
+std::vector<std::int64_t> Form::integers() const {
+  std::vector<std::int64_t> all(extents_.begin(), extents_.end());
+  for (const auto* places : {&loads, &iotas, &tables, &stores})
+    for (const Place& p : *places) {
+      all.push_back(p.operand->offset * p.item);
+      for (const std::int64_t s : strides(p)) all.push_back(s);
+    }
+  for (const Constant& c : kernel.constants) all.push_back(c.integer);
+  return all;
+}
+
+std::int64_t Form::elements(const Place& p) const {
+  const Extents s = strides(p);
+  std::int64_t n = 1;
+  for (std::size_t axis = 0; axis < s.size(); ++axis) n *= s[axis] == 0 ? 1 : extents_[axis];
+  return n;
+}
+
+std::int64_t Form::rows() const {
+  std::int64_t n = 1;
+  for (int a = 0; a < outer_axes(); ++a) n *= extents_[static_cast<std::size_t>(a)];
+  return n;
+}
+
+}  // namespace kfusion::cpu::ir

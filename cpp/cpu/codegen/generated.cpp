@@ -1,0 +1,185 @@
+#include "cpu/codegen/generated.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+
+#include "cpu/buffer.hpp"
+#include "cpu/codegen/form.hpp"
+#include "cpu/codegen/libm_table.hpp"
+#include "cpu/codegen/machine_code.hpp"
+#include "cpu/codegen/policy.hpp"
+#include "cpu/codegen/row_plan.hpp"
+#include "cpu/fused/tile_steps.hpp"
+#include "cpu/job.hpp"
+#include "cpu/thread_pool.hpp"
+#include "kfusion/divide_up.hpp"
+#include "kfusion/graph/constant.hpp"
+
+namespace kfusion::cpu {
+namespace {
+
+/// The code of one text, made when it is first asked for. Two threads that ask at once may both make it; a child of
+/// fork() never waits for a thread that it does not have.
+class KernelCode {
+ public:
+  KernelCode(const Kernel& k, const ir::TargetFacts& target, bool streams) : form_(k, target, streams) {}
+  ~KernelCode() { delete ready_.load(); }
+  KernelCode(const KernelCode&) = delete;
+  KernelCode& operator=(const KernelCode&) = delete;
+
+  const ir::Form& form() const { return form_; }
+  ir::Function function() const {
+    if (const Ready* r = ready_.load(std::memory_order_acquire)) return r->function;
+    auto code = machine_code(ir::kernel_text(form_), form_.target);
+    const auto function = reinterpret_cast<ir::Function>(code->address("kernel"));
+    auto fresh = std::make_unique<const Ready>(std::move(code), function);
+    const Ready* none = nullptr;
+    if (ready_.compare_exchange_strong(none, fresh.get(), std::memory_order_acq_rel)) fresh.release();
+    return function;
+  }
+
+ private:
+  struct Ready {
+    std::shared_ptr<const MachineCode> code;
+    ir::Function function;
+  };
+  const ir::Form form_;
+  mutable std::atomic<const Ready*> ready_{nullptr};
+};
+
+double number_of(const Constant& c, const double* parameters) {
+  const double number = c.parameter >= 0 ? parameters[c.parameter] : c.value;
+  return is_float(c.dtype) ? rounded(number, precision(c.dtype, c.wide)) : number;
+}
+
+}  // namespace
+
+std::string why_not_generated(const Kernel& k) { return ir::why_not_generated(k); }
+
+class GeneratedKernel::Program {
+ public:
+  explicit Program(const Kernel& k)
+      : kernel(k),
+        cached_(kernel, ir::host_facts(), false),
+        streaming_(kernel, ir::host_facts(), true),
+        integers_(cached_.form().integers()),
+        scratch_bytes_(scratch_bytes(ir::RowPlan(cached_.form()), kernel.cols())),
+        rows(cached_.form().rows()),
+        cols(cached_.form().cols()),
+        bytes(kernel.bytes()) {
+    for (std::size_t t = 0; t < kernel.stores.size(); ++t)
+      stored_bytes += cached_.form().elements(cached_.form().stores[t]) * cached_.form().stores[t].item;
+    for (const Constant& c : kernel.constants) has_parameters_ = has_parameters_ || c.parameter >= 0;
+    if (!has_parameters_)
+      for (const Constant& c : kernel.constants) numbers_.push_back(number_of(c, nullptr));
+  }
+
+  const KernelCode& code(bool streams) const { return streams ? streaming_ : cached_; }
+  std::int64_t work() const {
+    constexpr std::int64_t kStepsPerPass = 16;  // that take about as long as memory does
+    const auto steps = std::ssize(kernel.steps) + std::ssize(kernel.stores);
+    return bytes + std::max(bytes, 4 * rows * cols) * steps / kStepsPerPass;
+  }
+  /// In place the lines are in the cache already, and theirs to write.
+  bool is_in_place(const std::byte* const* loads, std::byte* const* stores) const {
+    for (std::size_t t = 0; t < kernel.stores.size(); ++t)
+      for (std::size_t l = 0; l < kernel.loads.size(); ++l)
+        if (loads[l] == stores[t]) return true;
+    return false;
+  }
+
+  /// Calls f(call) with the numbers of this call.
+  template <class F>
+  void with_call(const std::byte* const* loads, std::byte* const* stores, const double* parameters, const F& f) const {
+    ir::Call call{
+        loads,   stores, integers_.data(), numbers_.data(), ir::libm_table(cached_.form().target.vector_bytes),
+        nullptr, nullptr};
+    if (!has_parameters_) return f(call);
+    std::vector<std::int64_t> integers = integers_;
+    std::vector<double> numbers;
+    for (const Constant& c : kernel.constants) {
+      if (c.parameter >= 0 && is_integer(c.dtype))
+        integers[static_cast<std::size_t>(cached_.form().constant(static_cast<int>(numbers.size())))] =
+            static_cast<std::int64_t>(parameters[c.parameter]);
+      numbers.push_back(number_of(c, parameters));
+    }
+    call.integers = integers.data(), call.numbers = numbers.data();
+    f(call);
+  }
+
+  void run_rows(ir::Function function, const ir::Call& call, int threads, bool streams) const {
+    const auto part = [&](std::int64_t row, std::int64_t last, std::int64_t begin, std::int64_t end) {
+      const Buffer scratch = scratch_bytes_ > 0 ? Buffer(static_cast<std::size_t>(scratch_bytes_)) : Buffer();
+      ir::Call mine = call;
+      mine.scratch = scratch.data();
+      function(&mine, row, last, begin, end);
+      if (streams) tile_kernels().fence();
+    };
+    const std::int64_t pieces = kernel.kind == Pattern::kPointwise ? divide_up(cols, ir::kPiece) : 1;
+    if (threads == 1) return part(0, rows, 0, cols);
+    if (rows >= 8 * threads || pieces == 1)
+      return parallel_for(rows, threads, [&](std::int64_t first, std::int64_t last) { part(first, last, 0, cols); });
+    parallel_for(rows * pieces, threads, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t p = first; p < last;) {
+        const std::int64_t row = p / pieces, next = std::min(last, (row + 1) * pieces);
+        part(row, row + 1, (p - row * pieces) * ir::kPiece, std::min(cols, (next - row * pieces) * ir::kPiece));
+        p = next;
+      }
+    });
+  }
+
+  const Kernel kernel;
+
+ private:
+  const KernelCode cached_, streaming_;
+  const std::vector<std::int64_t> integers_;
+  const std::int64_t scratch_bytes_;
+  std::vector<double> numbers_;
+  bool has_parameters_ = false;
+
+ public:
+  const std::int64_t rows, cols, bytes;
+  std::int64_t stored_bytes = 0;
+};
+
+GeneratedKernel::GeneratedKernel(const Kernel& k) : program_(std::make_unique<const Program>(k)) {}
+GeneratedKernel::GeneratedKernel(GeneratedKernel&&) noexcept = default;
+GeneratedKernel& GeneratedKernel::operator=(GeneratedKernel&&) noexcept = default;
+GeneratedKernel::~GeneratedKernel() = default;
+
+void GeneratedKernel::run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const {
+  const Program& p = *program_;
+  if (p.rows == 0 || p.cols == 0) return;
+  const bool stream = streams(p.stored_bytes, p.bytes) && !p.is_in_place(loads, stores);
+  const ir::Function function = p.code(stream).function();
+  p.with_call(loads, stores, parameters,
+              [&](const ir::Call& call) { p.run_rows(function, call, threads_for(p.work()), stream); });
+}
+
+void GeneratedKernel::run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
+                               bool stream) const {
+  const Program& p = *program_;
+  if (p.rows == 0 || p.cols == 0) return;
+  const ir::Function function = p.code(stream).function();
+  p.with_call(loads, stores, parameters, [&](const ir::Call& call) { p.run_rows(function, call, 1, stream); });
+}
+
+void GeneratedKernel::run_range(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
+                                std::int64_t begin, std::int64_t end) const {
+  const Program& p = *program_;
+  const ir::Function function = p.code(false).function();
+  p.with_call(loads, stores, parameters, [&](const ir::Call& call) { function(&call, 0, 1, begin, end); });
+}
+
+std::int64_t GeneratedKernel::work(std::int64_t elements) const {
+  const Program& p = *program_;
+  return static_cast<std::int64_t>(static_cast<double>(p.work()) * static_cast<double>(elements) /
+                                   static_cast<double>(p.cols));
+}
+
+std::string GeneratedKernel::source() const {
+  return ir::kernel_text(program_->code(streams(program_->stored_bytes, program_->bytes)).form());
+}
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,39 @@
+// Runs a kernel of a plan on the CPU by code that is generated for it.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kfusion/lower/kernel.hpp"
+
+namespace kfusion::cpu {
+
+/// Why a kernel is not generated, in a few words; empty where it is.
+std::string why_not_generated(const Kernel& k);
+
+/// A Kernel made ready to run, for the instruction set in use: as cpu::FusedKernel (fused/fused.hpp), which says what
+/// the functions do. Its code is compiled, or read from the disk, when it is first run.
+class GeneratedKernel {
+ public:
+  /// Of a kernel that why_not_generated() says nothing of.
+  explicit GeneratedKernel(const Kernel& k);
+  GeneratedKernel(GeneratedKernel&&) noexcept;
+  GeneratedKernel& operator=(GeneratedKernel&&) noexcept;
+  ~GeneratedKernel();
+
+  void run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const;
+  void run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters, bool stream) const;
+  void run_range(const std::byte* const* loads, std::byte* const* stores, const double* parameters, std::int64_t begin,
+                 std::int64_t end) const;
+  std::int64_t work(std::int64_t elements) const;
+
+  /// In LLVM's language, of large arrays those past the caches.
+  std::string source() const;
+
+ private:
+  class Program;
+  std::unique_ptr<const Program> program_;
+};
+
+}  // namespace kfusion::cpu

@@ -1,0 +1,108 @@
+#include "cpu/codegen/moments.hpp"
+
+namespace kfusion::cpu::ir {
+namespace {
+
+std::string floats() { return vector_of("float"); }
+std::string doubles() { return vector_of("double"); }
+std::string float_of(const char* op, const std::string& a, const std::string& b) {
+  return emit(std::string(op) + " " + floats() + " " + a + ", " + b);
+}
+std::string double_of(const char* op, const std::string& a, const std::string& b) {
+  return emit(std::string(op) + " " + doubles() + " " + a + ", " + b);
+}
+std::string widened(const std::string& x) { return emit("fpext " + floats() + " " + x + " to " + doubles()); }
+std::string all_lanes(const std::string& number, DType type) { return broadcast({number, type, false}).name; }
+
+/// Elements of each lane, in a row of `count`.
+std::string counts(const Number& count, int lanes) {
+  const Number whole = quotient(count, lanes), rest = count - whole * lanes;
+  const std::string more = emit("uitofp " + vector_of("i1") + " " + mask_of(rest) + " to " + doubles());
+  const std::string each = emit("sitofp i64 " + whole.name() + " to double");
+  return double_of("fadd", more, all_lanes(each, DType::kFloat64));
+}
+
+}  // namespace
+
+std::string sum_of_lanes(std::string vector) {
+  const int lanes = text().lanes();
+  for (int half = lanes / 2; half > 0; half /= 2) {
+    std::string upper;
+    for (int l = 0; l < lanes; ++l) upper += (l > 0 ? ", i32 " : "i32 ") + std::to_string((l + half) % lanes);
+    vector = double_of("fadd", vector,
+                       emit("shufflevector " + doubles() + " " + vector + ", " + doubles() + " poison, <" +
+                            std::to_string(lanes) + " x i32> <" + upper + ">"));
+  }
+  return emit("extractelement " + doubles() + " " + vector + ", i64 0");
+}
+
+void RowMoments::begin(Carry& carry, const Elements& first) {
+  std::string sum = first.value(argument(), 0).name;
+  for (int j = 1; j < form_.registers; ++j) sum = float_of("fadd", sum, first.value(argument(), j).name);
+  pivot_ = float_of("fmul", sum, splat("float", form_.registers == 4 ? "0.25" : form_.registers == 2 ? "0.5" : "1.0"));
+  first_ = carry.size();
+  for (int k = 0; k < 2; ++k) carry.push_back({doubles(), splat("double", "0.0")});
+}
+
+void RowMoments::begin_chunk(Carry& carry) {
+  chunk_ = carry.size();
+  for (int k = 0; k < 2 * form_.registers; ++k) carry.push_back({floats(), splat("float", "0.0")});
+}
+
+void RowMoments::take(Carry& carry, const Elements& elements, const Part& part) const {
+  for (int j = 0; j < part.registers; ++j) {
+    std::string away = float_of("fsub", elements.value(argument(), j).name, pivot_);
+    if (part.count)
+      away = emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + floats() + " " + away + ", " +
+                  floats() + " " + splat("float", "0.0"));
+    Carried *const sum = &carry[chunk_ + 2 * static_cast<std::size_t>(j)], *const squares = sum + 1;
+    sum->name = float_of("fadd", sum->name, away);
+    squares->name = float_of("fadd", squares->name, float_of("fmul", away, away));
+  }
+}
+
+void RowMoments::end_chunk(Carry& carry) const {
+  for (std::size_t k = 0; k < 2; ++k) {
+    std::string sum = carry[chunk_ + k].name;
+    for (int j = 1; j < form_.registers; ++j)
+      sum = float_of("fadd", sum, carry[chunk_ + 2 * static_cast<std::size_t>(j) + k].name);
+    carry[first_ + k].name = double_of("fadd", carry[first_ + k].name, widened(sum));
+  }
+  carry.resize(chunk_);
+}
+
+RowMoments::Moments RowMoments::finish(const Carry& carry, const Number& count) const {
+  const std::string pivot = widened(pivot_), away = carry[first_].name, squares = carry[first_ + 1].name;
+  const std::string n = counts(count, form_.lanes), elements = emit("sitofp i64 " + count.name() + " to double");
+  const std::string sum = sum_of_lanes(double_of("fadd", double_of("fmul", n, pivot), away));
+  const std::string mean = emit("fdiv double " + sum + ", " + elements);
+  const std::string rounded = emit("fptrunc double " + mean + " to float");
+  const std::string centre = emit("fpext float " + rounded + " to double");
+  const std::string by = double_of("fsub", pivot, all_lanes(centre, DType::kFloat64));
+  const std::string twice = double_of("fadd", away, away);
+  const std::string moved = double_of("fmul", by, double_of("fadd", twice, double_of("fmul", n, by)));
+  return {mean, sum_of_lanes(double_of("fadd", squares, moved))};
+}
+
+Condition RowMoments::are_lost(const Moments& m) {
+  text().declare("declare double @llvm.fabs.f64(double)");
+  const std::string size = emit("call double @llvm.fabs.f64(double " + m.squares + ")");
+  const std::string lost = emit("fcmp uge double " + size + ", 0x7FF0000000000000");
+  const std::string zero = emit("fcmp oeq double " + m.mean + ", 0.0");
+  return {emit("or i1 " + lost + ", " + zero)};
+}
+
+Value RowMoments::mean_of(const std::string& mean) const {
+  return {emit("fptrunc double " + mean + " to float"), DType::kFloat32, false};
+}
+
+Value RowMoments::squares_of(const std::string& sum, const Number& count) const {
+  std::string value = sum;
+  if (step(pair_.second).op == Op::mean) {
+    const std::string elements = emit("sitofp i64 " + count.name() + " to double");
+    value = emit("fdiv double " + sum + ", " + elements);
+  }
+  return mean_of(value);
+}
+
+}  // namespace kfusion::cpu::ir

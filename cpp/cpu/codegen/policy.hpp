@@ -1,0 +1,45 @@
+// Where the structure of generated code depends on the CPU: one place for what was measured.
+#pragma once
+#include <algorithm>
+
+#include "cpu/codegen/target.hpp"
+#include "kfusion/lower/kernel.hpp"
+
+namespace kfusion::cpu::ir {
+
+/// Longer chains take LLVM's register allocator more than linear time: 20,000 operations in one function 16 s.
+inline constexpr int kMostOperations = 500;
+
+/// What a map takes, in simple instructions.
+constexpr int operations_of(Op op) { return info(op).cost == OpCost::kSimple ? 1 : 20; }
+
+inline int operations_of(const Kernel& k) {
+  int n = 0;
+  for (const Step& s : k.steps) n += s.kind == StepKind::kMap ? operations_of(s.op) : 1;
+  return n;
+}
+
+/// Registers that each operation is written for in turn, so that a core has independent instructions at hand. Of 32
+/// vector registers four do not spill functions, of 16 two: exp with AVX2 takes 11.1 us by fours, 14.0 one by one.
+inline int registers_at_once(const Kernel& k, const TargetFacts& t) {
+  const int most = t.avx512 || t.neon ? 4 : 2;
+  const int operations = operations_of(k);
+  return operations > 200 ? 1 : operations > 100 ? std::min(most, 2) : most;
+}
+
+/// Elements of a row that one call takes, so that threads share long rows.
+inline constexpr std::int64_t kPiece = 4096;
+
+/// Rows so short leave registers half empty: the compiled executor takes elements of several rows at once.
+inline constexpr std::int64_t kShortestRow = 32;
+
+/// Rows that are reduced: the end of each takes as long as some registers of elements.
+inline constexpr std::int64_t kShortestReducedRow = 64;
+/// Terms that one float of each lane and register adds up before they become doubles.
+inline constexpr int kFloatSums = 8;
+/// Longer ones leave the second-level cache between two sweeps.
+inline constexpr std::int64_t kLongestRow = 65536;
+/// As many rows, and threads share them.
+inline constexpr std::int64_t kFewRows = 16;
+
+}  // namespace kfusion::cpu::ir

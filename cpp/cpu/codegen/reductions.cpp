@@ -1,0 +1,161 @@
+#include "cpu/codegen/reductions.hpp"
+
+#include <stdexcept>
+
+namespace kfusion::cpu::ir {
+namespace {
+
+/// Sums and products of floats are doubles, of integers int64; extremes stay what they are of; truth is a bool.
+DType accumulator_of(Op op, DType from) {
+  const Signature takes = info(op).signature;
+  if (takes == Signature::A_B) return DType::kBool;
+  if (takes == Signature::N_N) return from;
+  return is_float(from) ? DType::kFloat64 : DType::kInt64;
+}
+
+std::string least_of(DType t, bool largest) {
+  switch (t) {
+    case DType::kFloat32:
+    case DType::kFloat64:
+      return largest ? "0x7FF0000000000000" : "0xFFF0000000000000";
+    case DType::kInt32:
+      return largest ? "2147483647" : "-2147483648";
+    case DType::kInt64:
+      return largest ? "9223372036854775807" : "-9223372036854775808";
+    default:
+      return largest ? "true" : "false";
+  }
+}
+
+std::string identity_of(Op op, DType held) {
+  switch (op) {
+    case Op::max:
+      return least_of(held, false);
+    case Op::min:
+      return least_of(held, true);
+    case Op::any:
+      return "false";
+    case Op::all:
+      return "true";
+    case Op::prod:
+      return is_float(held) ? "1.0" : "1";
+    default:
+      return is_float(held) ? "-0.0" : "0";
+  }
+}
+
+}  // namespace
+
+RowReduction::RowReduction(const Form& form, int step) : form_(form), step_(step) {
+  const Step& s = form.kernel.steps[static_cast<std::size_t>(step)];
+  argument_ = s.arguments[0];
+  op_ = s.op;
+  from_ = compute_dtype(s.from);
+  held_ = accumulator_of(op_, from_);
+  lane_ = compute_type(held_);
+  identity_ = identity_of(op_, held_);
+  const bool is_shifted = s.pair >= 0 && form.kernel.pairs[static_cast<std::size_t>(s.pair)].second == step &&
+                          form.kernel.pairs[static_cast<std::size_t>(s.pair)].kind == Pair::Kind::kShifted;
+  by_chunks_ = is_shifted && op_ == Op::sum && from_ == DType::kFloat32;
+}
+
+void RowReduction::begin(Carry& carry) {
+  first_ = carry.size();
+  for (int j = 0; j < (by_chunks_ ? 1 : form_.registers); ++j) carry.push_back({type(), splat(lane_, identity_)});
+}
+
+void RowReduction::begin_chunk(Carry& carry) {
+  chunk_ = carry.size();
+  for (int j = 0; j < form_.registers; ++j) carry.push_back({vector_of("float"), splat("float", "0.0")});
+}
+
+void RowReduction::end_chunk(Carry& carry) const {
+  const std::string floats = vector_of("float");
+  std::vector<std::string> all;
+  for (int j = 0; j < form_.registers; ++j) all.push_back(carry[chunk_ + static_cast<std::size_t>(j)].name);
+  const std::string sum = fold(
+      all, [&](const std::string& a, const std::string& b) { return emit("fadd " + floats + " " + a + ", " + b); });
+  carry[first_].name = combine(carry[first_].name, emit("fpext " + floats + " " + sum + " to " + type()));
+  carry.resize(chunk_);
+}
+
+/// In pairs.
+std::string RowReduction::fold(std::vector<std::string> all,
+                               const std::function<std::string(std::string, std::string)>& both) const {
+  for (; all.size() > 1; all.resize(all.size() / 2))
+    for (std::size_t j = 0; j < all.size() / 2; ++j) all[j] = both(all[j], all[j + all.size() / 2]);
+  return all[0];
+}
+
+std::string RowReduction::lift(const Value& x) const {
+  const std::string from = vector_of(compute_type(from_));
+  if (held_ == DType::kBool) {
+    if (from_ == DType::kBool) return x.name;
+    const std::string zero = splat(compute_type(from_), is_float(from_) ? "0.0" : "0");
+    return emit((is_float(from_) ? "fcmp une " : "icmp ne ") + from + " " + x.name + ", " + zero);
+  }
+  if (held_ == from_) return x.name;
+  const char* const op = is_float(held_) ? "fpext " : from_ == DType::kBool ? "zext " : "sext ";
+  return emit(op + from + " " + x.name + " to " + type());
+}
+
+std::string RowReduction::combine(const std::string& a, const std::string& b) const {
+  const auto by = [&](const char* op) { return emit(std::string(op) + " " + type() + " " + a + ", " + b); };
+  const auto apply_both = [&](Op op) {
+    const bool vector = text().lanes() > 1;
+    const Value both[] = {{a, held_, vector}, {b, held_, vector}};
+    return apply(op, held_, both).name;
+  };
+  switch (op_) {
+    case Op::max:
+      return apply_both(Op::maximum);
+    case Op::min:
+      return apply_both(Op::minimum);
+    case Op::any:
+      return by("or");
+    case Op::all:
+      return by("and");
+    case Op::prod:
+      return by(is_float(held_) ? "fmul" : "mul");
+    default:
+      return by(is_float(held_) ? "fadd" : "add");
+  }
+}
+
+void RowReduction::take(Carry& carry, const Elements& elements, const Part& part) const {
+  const std::string scalar = by_chunks_ ? "float" : lane_, lanes = vector_of(scalar);
+  for (int j = 0; j < part.registers; ++j) {
+    std::string& accumulator = carry[(by_chunks_ ? chunk_ : first_) + static_cast<std::size_t>(j)].name;
+    const Value& x = elements.value(argument_, j);
+    std::string taken = by_chunks_ ? x.name : lift(x);
+    if (part.count)
+      taken = emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + lanes + " " + taken + ", " +
+                   lanes + " " + splat(scalar, identity_));
+    accumulator = by_chunks_ ? emit("fadd " + lanes + " " + accumulator + ", " + taken) : combine(accumulator, taken);
+  }
+}
+
+/// Accumulators in pairs, then the upper half of the lanes onto the lower.
+Value RowReduction::finish(const Carry& carry, const Number& count) const {
+  std::vector<std::string> all;
+  for (int j = 0; j < (by_chunks_ ? 1 : form_.registers); ++j)
+    all.push_back(carry[first_ + static_cast<std::size_t>(j)].name);
+  std::string lanes = fold(all, [this](const std::string& x, const std::string& y) { return combine(x, y); });
+  for (int half = form_.lanes / 2; half > 0; half /= 2) {
+    std::string upper;
+    for (int l = 0; l < form_.lanes; ++l)
+      upper += (l > 0 ? ", i32 " : "i32 ") + std::to_string((l + half) % form_.lanes);
+    lanes = combine(lanes, emit("shufflevector " + type() + " " + lanes + ", " + type() + " poison, <" +
+                                std::to_string(form_.lanes) + " x i32> <" + upper + ">"));
+  }
+  std::string number = emit("extractelement " + type() + " " + lanes + ", i64 0");
+  if (op_ == Op::mean) {
+    const std::string elements = emit("sitofp i64 " + count.name() + " to double");
+    number = emit("fdiv double " + number + ", " + elements);
+  }
+  const bool narrows = held_ == DType::kFloat64 && from_ == DType::kFloat32;
+  if (narrows) number = emit("fptrunc double " + number + " to float");
+  return {number, narrows ? DType::kFloat32 : held_, false};
+}
+
+}  // namespace kfusion::cpu::ir

@@ -1,0 +1,49 @@
+// Reductions of a row: accumulators that a loop over its elements carries, and what becomes of them.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cpu/codegen/elements.hpp"
+
+namespace kfusion::cpu::ir {
+
+/// One reduction, of one accumulator a register. The order in which elements are combined depends on the row's length
+/// and the width of registers alone.
+class RowReduction {
+ public:
+  RowReduction(const Form& form, int step);
+
+  /// Accumulators that have taken nothing, behind those in `carry`.
+  void begin(Carry& carry);
+  /// Whether floats add up a chunk's elements: exponentials of what is not positive, whose sum neither cancels nor
+  /// overflows.
+  bool by_chunks() const { return by_chunks_; }
+  void begin_chunk(Carry& carry);
+  void end_chunk(Carry& carry) const;
+  void take(Carry& carry, const Elements& elements, const Part& part) const;
+  /// The row's value, of so many elements.
+  Value finish(const Carry& carry, const Number& count) const;
+
+  int step() const { return step_; }
+
+ private:
+  std::string lift(const Value& x) const;
+  std::string fold(std::vector<std::string> all,
+                   const std::function<std::string(std::string, std::string)>& both) const;
+  std::string combine(const std::string& a, const std::string& b) const;
+  std::string type() const { return vector_of(lane_); }
+
+  const Form& form_;
+  int step_, argument_;
+  Op op_;
+  DType from_;            ///< that elements are computed in
+  DType held_;            ///< of accumulators
+  std::string lane_;      ///< of an accumulator
+  std::string identity_;  ///< of a lane
+  bool by_chunks_ = false;
+  std::size_t first_ = 0, chunk_ = 0;
+};
+
+}  // namespace kfusion::cpu::ir

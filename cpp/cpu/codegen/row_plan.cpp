@@ -1,0 +1,94 @@
+#include "cpu/codegen/row_plan.hpp"
+
+#include <algorithm>
+
+namespace kfusion::cpu::ir {
+namespace {
+
+using Flags = std::vector<bool>;  ///< by step
+
+std::size_t at(int i) { return static_cast<std::size_t>(i); }
+
+/// What a sweep computes, without what only kept elements are made of.
+Flags computed_by(const Form& form, const Sweep& sweep, const Flags& kept) {
+  Flags computed(form.kernel.steps.size(), false);
+  for (const int s : sweep.wanted) computed[at(s)] = true;
+  for (std::size_t s = computed.size(); s-- > 0;) {
+    computed[s] = computed[s] && form.varies(static_cast<int>(s));
+    if (!computed[s] || kept[s]) continue;
+    for (const int a : form.kernel.steps[s].arguments) computed[at(a)] = true;
+  }
+  return computed;
+}
+
+/// Elements that take a long function to make again.
+Flags long_values(const Form& form) {
+  Flags found;
+  for (std::size_t s = 0; s < form.kernel.steps.size(); ++s) {
+    const Step& step = form.kernel.steps[s];
+    const bool is_long = step.kind == StepKind::kMap && info(step.op).cost > OpCost::kDivision;
+    const auto of_long = [&found](int a) { return bool(found[at(a)]); };
+    found.push_back(form.varies(static_cast<int>(s)) && (is_long || std::ranges::any_of(step.arguments, of_long)));
+  }
+  return found;
+}
+
+/// Whether a sweep takes `s` for what `there` does not compute.
+bool is_last(const Form& form, int s, const Sweep& sweep, const Flags& here, const Flags& there) {
+  if (std::ranges::find(sweep.wanted, s) != sweep.wanted.end()) return true;
+  for (std::size_t user = 0; user < here.size(); ++user) {
+    const std::vector<int>& of = form.kernel.steps[user].arguments;
+    if (here[user] && !there[user] && std::ranges::find(of, s) != of.end()) return true;
+  }
+  return false;
+}
+
+std::vector<Sweep> sweeps_of(const Form& form) {
+  const Kernel& k = form.kernel;
+  const Schedule& schedule = form.schedule();
+  std::vector<Sweep> sweeps(at(schedule.sweeps));
+  for (int s = 0; s < std::ssize(k.steps); ++s) {
+    if (k.steps[at(s)].kind != StepKind::kReduce) continue;
+    Sweep& in = sweeps[at(schedule.ready[at(s)] - 1)];
+    const int pair = form.has_moments ? k.steps[at(s)].pair : -1;
+    if (pair >= 0 && k.pairs[at(pair)].second == s) continue;
+    if (pair >= 0 && k.pairs[at(pair)].first == s)
+      in.moments.emplace_back(form, k.pairs[at(pair)]);
+    else
+      in.reductions.emplace_back(form, s);
+    in.wanted.push_back(k.steps[at(s)].arguments[0]);
+  }
+  for (int t = 0; t < std::ssize(k.stores); ++t) {
+    const int sweep = schedule.stored[at(t)];
+    if (sweep < 0) continue;
+    sweeps[at(sweep)].stores.push_back(t);
+    sweeps[at(sweep)].wanted.push_back(k.stores[at(t)].step);
+  }
+  return sweeps;
+}
+
+}  // namespace
+
+RowPlan::RowPlan(const Form& form) : sweeps(sweeps_of(form)) { choose_kept(form); }
+
+/// The last values that a sweep shares with an earlier one, where they are made of long functions.
+void RowPlan::choose_kept(const Form& form) {
+  const Flags none(form.kernel.steps.size(), false), long_ones = long_values(form);
+  Flags is_kept = none;
+  for (std::size_t later = 1; later < sweeps.size(); ++later) {
+    const Flags here = computed_by(form, sweeps[later], is_kept);
+    for (std::size_t earlier = 0; earlier < later; ++earlier) {
+      const Flags there = computed_by(form, sweeps[earlier], none);
+      for (int s = 0; s < std::ssize(here); ++s) {
+        const bool shared = here[at(s)] && there[at(s)] && long_ones[at(s)] && !is_kept[at(s)];
+        if (!shared || form.kernel.steps[at(s)].dtype == DType::kBool) continue;
+        if (!is_last(form, s, sweeps[later], here, there)) continue;
+        is_kept[at(s)] = true;
+        sweeps[earlier].keeps.push_back(s);
+        kept.push_back(s);
+      }
+    }
+  }
+}
+
+}  // namespace kfusion::cpu::ir

@@ -1,0 +1,34 @@
+// What each sweep over a row computes, and what it keeps for those after it.
+#pragma once
+#include <vector>
+
+#include "cpu/codegen/moments.hpp"
+#include "cpu/codegen/reductions.hpp"
+
+namespace kfusion::cpu::ir {
+
+struct Sweep {
+  std::vector<RowReduction> reductions;
+  std::vector<RowMoments> moments;
+  std::vector<int> stores;  ///< of elements
+  std::vector<int> wanted;  ///< steps
+  std::vector<int> keeps;   ///< steps whose elements later sweeps find
+};
+
+struct RowPlan {
+  explicit RowPlan(const Form& form);
+
+  std::vector<Sweep> sweeps;
+  std::vector<int> kept;  ///< steps, each of which has a row of scratch memory
+
+ private:
+  void choose_kept(const Form& form);
+};
+
+/// Bytes of scratch memory for the values that a row keeps.
+inline constexpr std::int64_t kRowSlack = 256;  ///< a register of the widest type, and up to the next line
+inline std::int64_t scratch_bytes(const RowPlan& p, std::int64_t cols) {
+  return static_cast<std::int64_t>(p.kept.size()) * (cols * 8 + kRowSlack);
+}
+
+}  // namespace kfusion::cpu::ir

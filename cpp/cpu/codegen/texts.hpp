@@ -1,0 +1,10 @@
+// The loops of each pattern of kernels. Each appends to the current text.
+#pragma once
+#include "cpu/codegen/form.hpp"
+
+namespace kfusion::cpu::ir {
+
+void write_map(const Form& form);
+void write_rows(const Form& form);
+
+}  // namespace kfusion::cpu::ir

@@ -1,0 +1,18 @@
+// Which executor runs loops on the CPU: a choice for the process, beside that of the instruction set (isa.hpp).
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace kfusion::cpu {
+
+enum class LoopsBy : std::uint8_t { kCompiled, kGenerated };
+
+/// KFUSION_CPU=compiled|generated, or what was chosen since. Kernels that are ready to run stay with what made them:
+/// who shares them has to compare it.
+LoopsBy loops_by();
+const char* name(LoopsBy);
+
+/// Throws ValueError for a name of none.
+void set_loops_by(const std::string& name);
+
+}  // namespace kfusion::cpu

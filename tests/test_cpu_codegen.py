@@ -1,0 +1,158 @@
+"""Loops that are generated for the CPU: the compiled executor's bits where these are promised, a float64 oracle, and
+what is left to the compiled one. Each test sees to it that its kernels are generated: else it would compare the
+compiled executor with itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from cpu_kernels import Kernels
+from graph_runs import draw, graph_of, wide
+from kfusion import _core
+from kinds import ALL_DTYPES, DTYPES
+from layouts import laid_out
+
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.skipif(find_spec("llvmlite") is None, reason="llvmlite compiles generated loops"),
+]
+
+SHAPES = [(1,), (0,), (63,), (64,), (1000,), (3, 33), (2, 3, 100), (5, 1, 65), (2, 1, 3, 40)]
+RELATIVE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
+
+
+@contextmanager
+def loops_by(name: str) -> Iterator[None]:
+    before = _core.loops_by()
+    _core.set_loops_by(name)
+    try:
+        yield
+    finally:
+        _core.set_loops_by(before)
+
+
+def generated(build: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
+    left = _core.left_to_compiled()
+    with loops_by("generated"):
+        kernels = Kernels(graph_of(build, *arrays), True)
+    assert _core.left_to_compiled() == left, "left to compiled steps"
+    return kernels(*arrays)
+
+
+def compiled(build: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
+    with loops_by("compiled"):
+        return Kernels(graph_of(build, *arrays), True)(*arrays)
+
+
+def assert_same_bits(build: Callable[..., Any], *arrays: np.ndarray) -> None:
+    for got, want in zip(generated(build, *arrays), compiled(build, *arrays), strict=True):
+        assert got.dtype == want.dtype
+        assert got.shape == want.shape
+        np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
+
+
+def assert_close(got: np.ndarray, want: np.ndarray, dtype: str) -> None:
+    scale = max(1.0, float(np.max(np.abs(want), initial=0)))
+    np.testing.assert_allclose(wide(got) / scale, want / scale, rtol=0, atol=4 * RELATIVE[dtype])
+
+
+class TestMaps:
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    @pytest.mark.parametrize("shape", SHAPES, ids=str)
+    def test_have_the_bits_of_compiled_steps(self, shape, dtype, isa, rng):
+        x, y = (draw(rng, dtype, int(np.prod(shape))).reshape(shape) for _ in range(2))
+        assert_same_bits(lambda g, a, b: [g.map("maximum", [a, b]), g.map("add", [b, a])], x, y)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_any_strides(self, dtype, isa, rng):
+        shape = (3, 5, 70)
+        x, y = (draw(rng, dtype, int(np.prod(shape))).reshape(shape) for _ in range(2))
+        for order, steps in (((0, 1, 2), [1, 1, 2]), ((2, 1, 0), [1, 1, 1]), ((1, 0, 2), [-1, 2, -1])):
+            moved = laid_out(x, (list(order), list(steps)))
+            assert_same_bits(lambda g, a, b: g.map("add", [g.map("multiply", [a, b]), a]), moved, y)
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_values_of_rows_are_broadcast(self, dtype, isa, rng):
+        x = draw(rng, dtype, 7 * 45).reshape(7, 45)
+        row, column = draw(rng, dtype, 45).reshape(1, 45), draw(rng, dtype, 7).reshape(7, 1)
+        assert_same_bits(
+            lambda g, a, b, c: g.map("add", [g.map("multiply", [a, g.map("exp", [c])]), b]), x, row, column
+        )
+
+    def test_past_the_caches(self, isa, rng):
+        x = rng.standard_normal((9_000_001,), np.float32)[1:]  # no array begins at a line
+        assert_same_bits(lambda g, a: [g.map("exp", [a]), g.map("negative", [a])], x)
+
+
+class TestRows:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", [(17, 64), (20, 65), (33, 300), (18, 1023), (1, 100)], ids=str)
+    @pytest.mark.parametrize("op", ["sum", "mean", "max", "min", "prod"])
+    def test_reductions(self, op, shape, dtype, isa, rng):
+        x = (1 + draw(rng, dtype, int(np.prod(shape))).reshape(shape) % 0.01).astype(draw(rng, dtype, 1).dtype)
+        got = generated(lambda g, a: g.reduce(op, a, [1]), x)[0]
+        assert_close(got, getattr(np, op)(wide(x), axis=1), dtype)
+
+    @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("op", ["sum", "mean", "max", "min"])
+    def test_special_values(self, op, special, isa, rng):
+        x = rng.standard_normal((20, 130)).astype(np.float32)
+        x[::3, 129] = special
+        got = generated(lambda g, a: g.reduce(op, a, [1]), x)[0]
+        want = getattr(np, op)(x, axis=1)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        np.testing.assert_array_equal(np.isinf(got), np.isinf(want))
+
+    @pytest.mark.parametrize("offset", [0, 1e4])
+    @pytest.mark.parametrize("cols", [64, 100, 1023, 4096])
+    def test_variance_far_from_zero(self, cols, offset, isa, rng):
+        x = (rng.standard_normal((18, cols)) + offset).astype(np.float32)
+        with loops_by("generated"):
+            got = kf.fuse(lambda v: kf.layernorm(v))(x)
+        with loops_by("compiled"):
+            before = kf.fuse(lambda v: kf.layernorm(v))(x)
+        wanted = wide(x)
+        want = (wanted - wanted.mean(-1, keepdims=True)) / np.sqrt(wanted.var(-1, keepdims=True) + 1e-5)
+        worst = np.abs(before - want).max()
+        assert np.abs(got - want).max() <= 2 * worst + 1e-6
+
+    def test_threads_do_not_change_bits(self, threads, isa, rng):
+        x = rng.standard_normal((257, 1000)).astype(np.float32)
+        results = []
+        for n in (1, 2, 3):
+            threads(n)
+            results.append(generated(lambda g, a: [g.reduce("sum", a, [1]), g.reduce("mean", a, [1])], x))
+        for other in results[1:]:
+            for a, b in zip(results[0], other, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+class TestChoice:
+    def test_what_is_left_has_a_reason(self, rng):
+        before = _core.left_to_compiled().get("pattern columns", 0)
+        with loops_by("generated"):
+            x = rng.standard_normal((64, 333)).astype(np.float32)
+            Kernels(graph_of(lambda g, a: g.reduce("sum", a, [0]), x), True)
+        print(_core.left_to_compiled())
+        assert _core.left_to_compiled()["pattern columns"] == before + 1
+
+    def test_both_executors_have_kernels_of_their_own(self, rng):
+        """Ready kernels of one graph are shared: never between executors."""
+        x = rng.standard_normal((64, 332)).astype(np.float32)
+        with loops_by("compiled"):
+            kf.fuse(lambda v: v.sum(0) * 3)(x)
+        before = _core.left_to_compiled().get("pattern columns", 0)
+        with loops_by("generated"):
+            kf.fuse(lambda v: v.sum(0) * 3)(x)
+        assert _core.left_to_compiled().get("pattern columns", 0) > before
+
+    def test_other_names_are_refused(self):
+        with pytest.raises(ValueError, match="compiled or generated, got 'fast'"):
+            _core.set_loops_by("fast")
