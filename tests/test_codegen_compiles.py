@@ -125,6 +125,17 @@ class TestCompiles:
             assert "Planes" in text
             assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
 
+    def test_random_words_by_column(self, tmp_path):
+        """Each lane of a vector has a stream of its own."""
+
+        def f(x, streams):
+            words = kf.philox(kf.iota(x.shape, 0), streams, streams + 1)
+            return kf.where(words < 2**31, x, 0).max(0)
+
+        text = kf.fuse(f).source(kf.spec((4096, 512)), kf.spec((512,), "int64"))
+        assert skeleton(text) == "columns"
+        nvcc(text, tmp_path)
+
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     def test_rotary_embeddings_spill_nothing(self, dtype, tmp_path):
         for f in (rotary, rotary_in_pairs):

@@ -13,7 +13,7 @@ import vector_maps
 from kfusion import _core, _llvm
 from kinds import ALL_DTYPES, np_dtype
 from test_reference_ops import TABLE, specials, takes
-from test_vector_math import arguments, some
+from test_vector_math import arguments, some, some_floats
 
 pytestmark = pytest.mark.native
 
@@ -140,6 +140,20 @@ def test_random_words(isa, rng):
     want = vector_maps.kernel("philox", *dtypes, size=x.size)(*arrays)
     got = Generated("random_words", dtypes, lanes, "int64", numbers=2, together=4)(*arrays)
     assert_same_bits(got, want, arrays)
+
+
+DIVISORS = [1.0, 3.0, -7.3, 1e-3, 2.0**29.5, 2.0**31, 2.0**-31, 1e38, 1e-38, 1e-45, 0.0, -0.0, np.inf, np.nan]
+
+
+@pytest.mark.parametrize("by", DIVISORS)
+def test_quotients_by_one_number(by, isa, rng):
+    """Through its reciprocal where that gives the division's bits: all numbers that are safe together, then any."""
+    safe = rng.uniform(-1, 1, 2**16).astype(np.float32) * np.float32(2) ** rng.integers(-80, 60, 2**16)
+    for x in (safe.astype(np.float32), some_floats(rng, "float32")):
+        d = np.full(x.size, by, np.float32)
+        got = Generated("quotient", ["float32", "float32"], BYTES[isa] // 4, "float32", numbers=1)(x, d)
+        with np.errstate(all="ignore"):
+            assert_same_bits(got, x / d, [x, d])
 
 
 def undefined_symbols(elf: bytes) -> list[str]:

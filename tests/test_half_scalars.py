@@ -75,6 +75,19 @@ def test_numpy_rounds_what_its_operators_meet():
     assert np.array_equal(kf.fuse(lambda x: x == SCALAR)(x), x == SCALAR)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("f", [np.fmod, np.remainder, lambda x, y: np.divmod(x, y)[1]])
+def test_numpys_formulas_round_numbers_of_each_call(f, dtype):
+    """A number that becomes one of a half type has been rounded where it is computed in float32."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    dtype = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    x, fused = np.array([60000.0, 2048, 100, -7.5], dtype), kf.fuse(lambda x, y: f(x, y))
+    for y in (2.7, 3.3, 0.1):
+        want = f(x.astype("float32"), np.float32(dtype.type(y))).astype(dtype)
+        np.testing.assert_array_equal(fused(x, y), want)
+        np.testing.assert_array_equal(kf.fuse(lambda x, y=y: f(x, y))(x), want)
+
+
 def test_formulas_of_kfusion_are_exact_for_all_libraries():
     x = np.linspace(-4, 4, 1001).astype(np.float16)
     want = torch.nn.functional.gelu(torch.from_numpy(x).double(), approximate="tanh").numpy()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 
 import dtype_sweep
 import kfusion as kf
-from dtype_sweep import difference, variations
+from dtype_sweep import difference, layout_difference, layouts, variations
 from dtype_sweep_functions import FUNCTIONS
 
-CASES = [("torch", text) for text in FUNCTIONS["torch"]]
+CASES = [(library, text) for library, texts in FUNCTIONS.items() for text in texts]
 DRAWN = 25  # variations of a function
 
 
@@ -32,7 +33,7 @@ def wrong(library, text, seed, some=None):
     return [f"{v}: {text}" for v, text in found if text not in (None, "refused", "taken")]
 
 
-@pytest.mark.parametrize("library", ["torch"])
+@pytest.mark.parametrize("library", FUNCTIONS)
 def test_some_pairs_of_dtypes(library, seed, rng):
     """A few functions, drawn; by hand: python tests/support/dtype_sweep.py."""
 
@@ -48,6 +49,13 @@ def test_some_pairs_of_dtypes(library, seed, rng):
 @pytest.mark.parametrize(("library", "text"), CASES, ids=[f"{library}: {text}" for library, text in CASES])
 def test_all_pairs_of_dtypes(library, text, seed):
     assert wrong(library, text, seed) == []
+
+
+@pytest.mark.parametrize("layout", layouts(np.random.default_rng(0)))
+def test_how_results_lie(layout, seed):
+    """They share no memory with operands, and lie as NumPy's."""
+    found = ((text, layout_difference(text, layout, seed)) for text in FUNCTIONS["numpy"])
+    assert [pair for pair in found if pair[1]] == []
 
 
 def test_what_differs_is_said(monkeypatch):

@@ -10,9 +10,30 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+import vector_maps
 from kfusion import _core, _llvm
+from kinds import np_dtype
 from small_kernels import ARM, TEXT, check
+from test_cpu_codegen_ops import COMPUTED, assert_same_bits, dtypes_of
+from test_vector_math import arguments
 
+LANES = 8
+# Of doubles, and of large floats: each system has another libm.
+LIBM = {
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
+    "cos",
+    "cosh",
+    "erf",
+    "hypot",
+    "power",
+}
+LIBM |= {"sin", "sinh", "tan"}
 ROOT = pathlib.Path(__file__).parent.parent
 TARGETS = {
     "baseline": ("x86_64-unknown-linux-gnu", "x86-64", ""),
@@ -24,29 +45,37 @@ TARGETS = {
 pytestmark = pytest.mark.skipif(find_spec("llvmlite") is None, reason="needs llvmlite")
 
 
-@pytest.fixture(scope="module")
-def run_on_arm(tmp_path_factory):
-    """run_on_arm(object, function, *arrays) calls a function, which may write to the arrays."""
-    compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
-    if compiler is None or emulator is None:
-        pytest.skip("needs qemu-user and g++-aarch64-linux-gnu")
-    folder = tmp_path_factory.mktemp("arm")
-    program = folder / "run_object"
-    sources = [ROOT / "tests/support/run_object.cpp"]
-    sources += [ROOT / f"cpp/cpu/codegen/{name}.cpp" for name in ("elf", "relocation", "platform")]
-    subprocess.run([compiler, "-std=c++20", "-O1", "-static", f"-I{ROOT}/cpp", *sources, "-o", program], check=True)
+class Arm:
+    """Runs functions on an emulated processor; they may write to the arrays."""
 
-    def run(code: bytes, function: str, *arrays: np.ndarray) -> None:
+    def __init__(self, program: pathlib.Path) -> None:
+        self.program = program
+
+    def run(self, code: bytes, function: str, *arrays: np.ndarray, registers: int = 0) -> None:
+        folder = self.program.parent
         (folder / "object").write_bytes(code)
         files = [folder / f"array{i}" for i in range(len(arrays))]
         for file, array in zip(files, arrays, strict=True):
             file.write_bytes(array.tobytes())
-        done = subprocess.run([emulator, program, folder / "object", function, *files], capture_output=True, text=True)
+        command = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", self.program, folder / "object", function]
+        done = subprocess.run([*command, str(registers), *files], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         for file, array in zip(files, arrays, strict=True):
             array[...] = np.frombuffer(file.read_bytes(), array.dtype).reshape(array.shape)
 
-    return run
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory):
+    compiler = shutil.which("aarch64-linux-gnu-g++")
+    if compiler is None or shutil.which("qemu-aarch64") is None:
+        pytest.skip("needs qemu-user and g++-aarch64-linux-gnu")
+    program = tmp_path_factory.mktemp("arm") / "run_object"
+    sources = [ROOT / "tests/support/run_object.cpp", *(ROOT / "cpp/cpu").glob("codegen/libm_table.cpp")]
+    sources += [ROOT / f"cpp/cpu/{name}.cpp" for name in ("platform", "control_group", "vector_libm")]
+    sources += [ROOT / f"cpp/cpu/codegen/{name}.cpp" for name in ("elf", "relocation", "platform")]
+    flags = ["-std=c++20", "-O1", f"-I{ROOT}/cpp", "-pthread"]
+    subprocess.run([compiler, *flags, *sources, "-o", program, "-ldl"], check=True)
+    return Arm(program)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -59,6 +88,30 @@ def test_compiles(target):
 
 
 @pytest.mark.parametrize("target", ["arm", "macos"])
-def test_runs_on_arm(run_on_arm, target):
+def test_runs_on_arm(arm, target):
     code = _llvm.compile_object(TEXT, *TARGETS[target])
-    check(lambda function, *arrays: run_on_arm(code, function, *arrays))
+    check(lambda function, *arrays: arm.run(code, function, *arrays))
+
+
+@pytest.mark.skipif("avx2" not in _core.available_isas(), reason="compares with a processor that rounds as that does")
+@pytest.mark.parametrize(("name", "dtype"), COMPUTED)
+def test_steps_on_arm(arm, name, dtype, rng):
+    """As AVX2 computes them, to the bit; functions of libm to some units in the last place."""
+    dtypes = dtypes_of(name, dtype)
+    arrays = [x.astype(np_dtype(t)) for x, t in zip(arguments(name, dtype, rng), dtypes, strict=True)]
+    before = _core.isa()
+    _core.set_isa("avx2")
+    try:
+        want = vector_maps.kernel(name, *dtypes, size=arrays[0].size)(*arrays)
+    finally:
+        _core.set_isa(before)
+    registers = -(-want.size // LANES)
+    whole = [np.resize(x, registers * LANES) for x in arrays]
+    got = np.empty(registers * LANES, want.dtype)
+    code = _llvm.compile_object(_core.cpu_step_text(name, dtypes, "aarch64", LANES, str(want.dtype)), *ARM)
+    arm.run(code, "kernel", *whole, got, registers=registers)
+    got = got[: want.size]
+    if name in LIBM and want.dtype in (np.float32, np.float64):
+        np.testing.assert_allclose(got, want, rtol=4 * np.finfo(want.dtype).eps)
+    else:
+        assert_same_bits(got, want, arrays)

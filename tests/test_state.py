@@ -202,6 +202,64 @@ def test_each_call_sets_what_the_function_does_in_arguments(name):
         assert calls[0] == calls[1]
 
 
+# ---- which objects are there ----
+
+
+# Bodies of `def f(x, d, o):` that set arrays in a dict and an attribute of an object.
+IDENTICAL = {
+    "an argument": "d['a'] = x; return x * 2",
+    "one in several places": "d['a'] = o.h = x; d['l'] = [x, (x, 1)]; return x * 2",
+    "one that is written to": "d['a'] = x; x += 1; return x * 2",
+    "one of an entry": "o.h = d['x']; return x * 2",
+    "two that are swapped": "d['x'], d['y'] = d['y'], d['x']; return x * 2",
+    "one that goes elsewhere": "d['a'] = d.pop('x'); return x * 2",
+    "in an object that it makes": "d['o'] = type(o)(x); return x * 2",
+    "one result": "y = x * 2; d['a'] = y; return y",
+    "one result in several places": "y = x * 2; d['a'] = o.h = y; d['l'] = [y, {'k': y}]; return {'y': y, 'z': x + 1}",
+    "one that is captured": "d['a'] = o.h = w; return x * 2",
+    "with nothing computed": "d['a'] = x",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "grad"), [(n, g) for n in IDENTICAL for g in (None, False, True) if not (g and "written" in n)]
+)
+def test_arrays_that_are_set_are_the_objects_themselves(name, grad):
+    if grad is None:
+        array = np.asarray
+    else:
+        torch = pytest.importorskip("torch")
+
+        def array(values):
+            return torch.tensor(values, dtype=torch.float64)
+
+    found = []
+    for fuse in (lambda f: f, kf.fuse):
+        scope: dict[str, Any] = {"w": array([5.0])}
+        exec(f"def f(x, d, o):\n    {IDENTICAL[name]}\n", scope)
+        f = fuse(scope["f"])
+        for n in (3, 3, 4, 5):
+            x, o = array([float(n)] * n), Holder(None)
+            if grad:
+                x.requires_grad_()
+            d = {"x": array([1.0]), "y": array([2.0])}
+            known = {id(x): "x", id(d["x"]): "dx", id(d["y"]): "dy", id(scope["w"]): "w"}
+            y = f(x, d, o)
+            found.append(identities([y, d, vars(o)], known))
+    assert found[:4] == found[4:]
+
+
+def identities(value: Any, known: dict[int, str]) -> Any:
+    """Arrays by the names of objects that were known, or the numbers of others."""
+    if isinstance(value, dict):
+        return {key: identities(v, known) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [identities(v, known) for v in value]
+    if isinstance(value, Holder):
+        return identities(vars(value), known)
+    return known.setdefault(id(value), f"{len(known)}") if hasattr(value, "shape") else value
+
+
 # ---- gradients, modules ----
 
 

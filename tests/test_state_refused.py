@@ -135,3 +135,42 @@ def test_a_first_call_that_differs_by_a_set_is_refused():
     with pytest.raises(kf.TraceError, match="f sets `seen`, a set"):
         kf.fuse(module.f)(np.ones(3))
     assert not module.seen
+
+
+OUT = {
+    "an array": "d['k'] = x + 1; return x * 2",
+    "the result": "y = x * 2; d['k'] = y; return y",
+    "within an object": "d['k'] = [(x + 1, 1)]; return x * 2",
+    "nothing returned": "d['k'] = x + 1",
+    "an argument and nothing returned": "d['k'] = x",
+    "a global": "global last; last = x + 1; return x * 2",
+}
+
+
+@pytest.mark.parametrize("name", OUT)
+def test_arrays_for_results_hold_nothing_that_is_set(name):
+    scope: dict[str, Any] = {"last": None}
+    exec(f"def f(x, d):\n    {OUT[name]}\n", scope)
+    fused = kf.fuse(scope["f"])
+    for _ in range(3):
+        out, d = np.zeros(3), {}
+        with pytest.raises(ValueError, match="f: out= is for results, and it sets other arrays beside them"):
+            fused(np.ones(3), d, out=out)
+        assert not out.any()
+        assert not d
+        assert scope["last"] is None
+        fused(np.ones(3), d)
+        assert d or scope["last"] is not None
+        scope["last"] = None
+
+
+@pytest.mark.parametrize("body", ["d['n'] = d.get('n', 0) + 1", "d['x'] = x", "d.setdefault('h', []).append(x)"])
+def test_arrays_for_results_beside_what_is_set(body):
+    scope: dict[str, Any] = {}
+    exec(f"def f(x, d):\n    {body}\n    return x * 2\n", scope)
+    fused, d, plain = kf.fuse(scope["f"]), {}, {}
+    for n in range(3):
+        out, x = np.zeros(3), np.full(3, float(n))
+        assert fused(x, d, out=out) is out
+        np.testing.assert_array_equal(out, scope["f"](x, plain))
+        assert str(d) == str(plain)

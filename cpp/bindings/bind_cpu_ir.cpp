@@ -8,6 +8,7 @@
 
 #include "bindings/bindings.hpp"
 #include "bindings/stl.hpp"
+#include "cpu/codegen/divisor.hpp"
 #include "cpu/codegen/libm_table.hpp"
 #include "cpu/codegen/ops.hpp"
 #include "kfusion/error.hpp"
@@ -26,7 +27,8 @@ A step of a CPU kernel as a function in LLVM's language, for tests: kernel(array
 registers of elements. arrays: pointers to each argument's elements, the result's, and cpu_libm_table().
 
 Args:
-    step: the name of a map, "cast", or "random_words", of four registers of positions and two numbers.
+    step: the name of a map, "cast", or "random_words", of four registers of positions and two numbers,
+        or "quotient", by one number.
     dtypes: of the arguments in memory.
     target: "avx512", "avx2", "baseline" or "aarch64".
     lanes: elements that are computed together; 1: as a row's value is computed.
@@ -73,7 +75,8 @@ struct StepText {
 
   /// `step` makes so many results of the first of as many registers.
   std::string write(const std::function<std::vector<Value>(const std::vector<Value>&)>& step,
-                    std::optional<DType> result, int together = 1) {
+                    std::optional<DType> result, int together = 1,
+                    const std::function<void(const std::vector<Value>&)>& begin = {}) {
     const Writing writing(text);
     const std::size_t count = dtypes.size(), vectors = count - numbers;
     std::vector<std::string> arrays;
@@ -84,6 +87,7 @@ struct StepText {
       const OneLane number;
       arguments[i] = load(arrays[i], dtypes[i], false);
     }
+    if (begin) begin(arguments);
     const std::string i = text.name(), next = text.name();
     text.line("br label %head");
     text.label("head");
@@ -126,6 +130,11 @@ std::string step_text(const std::string& step, const std::vector<std::string>& d
       return Values(four.begin(), four.end());
     };
     return t.write(words, to, 4);
+  }
+  if (step == "quotient") {
+    std::optional<Divisor> by;
+    return t.write([&](const Values& x) { return by->divide({x.at(0)}); }, to, 1,
+                   [&](const Values& x) { by.emplace(x.at(1)); });
   }
   const auto op = op_named(step);
   if (!op) throw ValueError("kfusion: there is no map '" + step + "'");

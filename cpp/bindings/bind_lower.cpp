@@ -68,6 +68,23 @@ py::dict to_dict(const Constant& c) {
   return py::dict("dtype"_a = name(c.dtype), "value"_a = value, "parameter"_a = c.parameter);
 }
 
+py::list names_of(const Idioms& is) {
+  const std::pair<const char*, bool> all[] = {{"quick", is.quick},
+                                              {"weight", is.weight},
+                                              {"row quotient", is.row_quotient},
+                                              {"divisor", is.divisor},
+                                              {"quick divisor", is.quick_divisor},
+                                              {"quick quotient", is.quick_quotient},
+                                              {"random block", is.random_block},
+                                              {"product", is.products[0] || is.products[1]},
+                                              {"one plus tanh", is.tanh >= 0},
+                                              {"place", is.place >= 0}};
+  py::list names;
+  for (const auto& [name, is_one] : all)
+    if (is_one) names.append(name);
+  return names;
+}
+
 py::dict step_dict(const Kernel& k, std::size_t i) {
   using py::literals::operator""_a;
   const Step& s = k.steps[i];
@@ -76,7 +93,7 @@ py::dict step_dict(const Kernel& k, std::size_t i) {
   return py::dict("kind"_a = kKinds[static_cast<int>(s.kind)], "op"_a = name(s.op), "dtype"_a = name(s.dtype),
                   "from"_a = name(s.from), "row"_a = s.level == Level::kRow, "sweep"_a = k.separate.ready[i] - reduces,
                   "paired_sweep"_a = k.paired.ready[i] - reduces, "arguments"_a = s.arguments, "index"_a = s.index,
-                  "node"_a = s.node);
+                  "node"_a = s.node, "idioms"_a = names_of(s.is));
 }
 
 py::dict to_dict(const Store& s) {
@@ -85,6 +102,9 @@ py::dict to_dict(const Store& s) {
 }
 
 py::tuple to_tuple(const Pair& p) { return py::make_tuple(name(p.kind), p.first, p.second); }
+py::tuple to_tuple(const Pick& p) { return py::make_tuple(p.reduction, p.equal, p.value, p.otherwise); }
+py::tuple to_tuple(const Search& s) { return py::make_tuple(s.reduction, s.x, s.number, s.place, s.nan); }
+py::tuple to_tuple(const Exponentials& e) { return py::make_tuple(e.exp, e.x, e.divisor); }
 
 py::dict to_dict(const Kernel& k, const Graph& g) {
   const auto dict = [](const auto& item) { return to_dict(item); };
@@ -101,7 +121,11 @@ py::dict to_dict(const Kernel& k, const Graph& g) {
   for (std::size_t i = 0; i < k.steps.size(); ++i) steps.append(step_dict(k, i));
   d["steps"] = steps;
   d["stores"] = list_of(k.stores, dict);
-  d["pairs"] = list_of(k.pairs, to_tuple);
+  const auto tuple = [](const auto& item) { return to_tuple(item); };
+  d["pairs"] = list_of(k.pairs, tuple);
+  d["picks"] = list_of(k.picks, tuple);
+  d["searches"] = list_of(k.searches, tuple);
+  d["exponentials"] = list_of(k.exponentials, tuple);
   d["sweeps"] = k.separate.sweeps;
   d["paired_sweeps"] = k.paired.sweeps;
   d["bytes"] = k.bytes();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "codegen/parameters.hpp"
+
 namespace kfusion::codegen {
 namespace {
 
@@ -20,6 +22,51 @@ std::string with(std::string_view expression, std::span<const Meaning> meanings)
     expression.remove_prefix(token.size());
   }
   return text;
+}
+
+std::string formula(const Step& s, const std::function<std::string(int)>& value) {
+  const auto argument = [&](std::size_t i) { return i < s.arguments.size() ? value(s.arguments[i]) : ""; };
+  if (s.kind == StepKind::kCast) {
+    if (is_half(s.dtype)) return "rounded<" + storage_type(s.dtype) + ">(" + argument(0) + ")";
+    return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
+  }
+  if (s.is.quick) return "quick_" + std::string(name(s.op)) + "(" + argument(0) + ")";
+  const Meaning meanings[] = {{"x", argument(0)}, {"y", argument(1)}, {"z", argument(2)}, {"T", compute_type(s.from)}};
+  const std::string text = with(info(s.op).expression, meanings);
+  return s.dtype == DType::kBool && s.from == DType::kBool ? "(" + text + ") != 0" : text;
+}
+
+std::string accumulator(const Step& s) {
+  switch (info(s.op).signature) {
+    case Signature::A_B:
+      return "u8";
+    case Signature::C_C:
+      return is_float(s.from) ? compute_type(s.from) : "i64";
+    default:
+      return compute_type(s.from);
+  }
+}
+
+std::string combined(const Step& s, const std::string& a, const std::string& b) {
+  const Meaning meanings[] = {{"a", a}, {"b", b}, {"A", accumulator(s)}};
+  return with(info(s.op).combine, meanings);
+}
+
+std::string with_element(const Step& s, const std::string& a, const std::string& x) {
+  const Meaning lifted[] = {{"x", x}, {"A", accumulator(s)}, {"T", compute_type(s.from)}};
+  return combined(s, a, with(info(s.op).lift, lifted));
+}
+
+std::string identity(const Step& s) {
+  const std::string a = accumulator(s);
+  const Meaning meanings[] = {{"A", a}};
+  if (!info(s.op).needs_elements()) return with(info(s.op).identity, meanings);
+  return "unchosen<" + a + ">(" + combined(s, "lowest<" + a + ">()", "highest<" + a + ">()") + ")";
+}
+
+std::string finished(const Step& s, const std::string& a, const std::string& n) {
+  const Meaning meanings[] = {{"a", a}, {"n", n}, {"A", accumulator(s)}};
+  return with(info(s.op).finish, meanings);
 }
 
 std::string identifier(std::string prefix, std::string_view name) {

@@ -53,16 +53,14 @@ std::string Printer::iota(const Step& s, const std::string& inner) const {
   return "convert<" + compute_type(s.dtype) + ">(" + text + ")";
 }
 
-/// Of iota == value of the row: which of a vector's elements it is true of. Nothing for other steps.
+/// Of place == position: which of a vector's elements it is true of. Nothing for other steps.
 std::string Printer::which_of_vector(int i) const {
   const Step& equal = step(i);
-  if (columns() || a_.inner.size() != 1 || equal.kind != StepKind::kMap || equal.op != Op::equal) return "";
-  const bool first = step(equal.arguments[0]).kind == StepKind::kIota;
-  const int iota = equal.arguments[first ? 0 : 1], row = equal.arguments[first ? 1 : 0];
-  if (step(iota).kind != StepKind::kIota || is_row(iota) || !is_row(row) || is_float(equal.from)) return "";
-  if (a_.inner_of(k_.iotas[at(step(iota).index)])[0] != 1) return "";
-  return "which_is<" + compute_type(equal.from) + ">(" + reference(row) + ", " +
-         this->iota(step(iota), "place(at.first)") + ")";
+  if (columns() || a_.inner.size() != 1 || equal.is.place < 0) return "";
+  const Step& place = step(equal.arguments[at(equal.is.place)]);
+  if (a_.inner_of(k_.iotas[at(place.index)])[0] != 1) return "";
+  return "which_is<" + compute_type(equal.from) + ">(" + reference(equal.arguments[at(1 - equal.is.place)]) + ", " +
+         iota(place, "place(at.first)") + ")";
 }
 
 /// Of lane j: without a division where the vector lies within the last axis.
@@ -113,35 +111,8 @@ void Printer::print_taken_vectors(int sweep) {
       out_.line("const auto all_" + names_[at(i)] + " = " + taken_vector(step(i)) + ";", step(i).label);
 }
 
-/// Division of elements by a value of their row: products with its reciprocal do it.
-bool Printer::is_shared_quotient(const Step& s) const {
-  if (s.op != Op::divide || s.kind != StepKind::kMap || !is_float(s.from) || a_.form == Form::kPointwise) return false;
-  const int divisor = s.arguments[1];
-  return is_row(divisor) && !is_row(s.arguments[0]) && step(divisor).kind != StepKind::kConstant;
-}
-
-bool Printer::divides(int i) const {
-  return std::ranges::any_of(k_.steps, [&](const Step& s) { return is_shared_quotient(s) && s.arguments[1] == i; });
-}
-
-/// A softmax's of a half type, computed as a float: the exponential of an element less a value of its row.
-bool Printer::is_weight(const Step& s) const {
-  if (s.kind != StepKind::kMap || s.op != Op::exp || s.dtype != DType::kFloat32) return false;
-  const Step& difference = step(s.arguments[0]);
-  if (difference.kind != StepKind::kMap || difference.op != Op::subtract) return false;
-  const int x = difference.arguments[0];
-  const Step& row = step(difference.arguments[1]);
-  const bool splat = row.kind == StepKind::kLoad && a_.loads[at(row.index)] == Reach::kSplat;
-  const bool is_of_row = splat || (is_row(difference.arguments[1]) && row.kind != StepKind::kConstant);
-  return half_of(x) != x && is_of_row;
-}
-
-/// Half types do not show the errors of the quick one, nor do weights, which are as quick themselves.
 std::string Printer::divisor_type(int i) const {
-  const bool quick = std::ranges::all_of(k_.steps, [&](const Step& s) {
-    return !is_shared_quotient(s) || s.arguments[1] != i || is_half(s.dtype) || is_weight(step(s.arguments[0]));
-  });
-  return (quick ? "QuickDivisor<" : "Divisor<") + type_of(i) + ">";
+  return (step(i).is.quick_divisor ? "QuickDivisor<" : "Divisor<") + type_of(i) + ">";
 }
 
 std::string Printer::divisor_of(int i) const { return "by_" + names_[at(i)] + lane(); }
@@ -149,48 +120,21 @@ std::string Printer::divisor_of(int i) const { return "by_" + names_[at(i)] + la
 /// Of a row's value, and what is derived from it once.
 void Printer::assign(int i, const std::string& value) {
   out_.line(reference(i) + " = " + value + ";", step(i).label);
-  if (divides(i)) out_.line("values." + divisor_of(i) + " = " + divisor_type(i) + "(" + reference(i) + ");");
+  if (step(i).is.divisor) out_.line("values." + divisor_of(i) + " = " + divisor_type(i) + "(" + reference(i) + ");");
 }
 
-/// Division of a half type by a scalar, where all that use it are quick functions, which have larger errors than
-/// products with the scalar's reciprocal: others, like floor, would show the last bit.
-bool Printer::is_quick_quotient(const Step& s) const {
-  if (s.op != Op::divide || s.kind != StepKind::kMap || !is_half(s.dtype)) return false;
-  const auto own = static_cast<int>(&s - k_.steps.data());
-  const auto suits = [&](const Step& user) {
-    return std::ranges::count(user.arguments, own) == 0 || (user.kind == StepKind::kMap && is_quick(user));
-  };
-  const bool stored = std::ranges::count(k_.stores, own, &Store::step) > 0;
-  return step(s.arguments[1]).kind == StepKind::kConstant && !stored && std::ranges::all_of(k_.steps, suits);
+/// Of columns, lanes have row values of their own.
+bool Printer::shares_words(const Step& s) const {
+  const auto is_constant = [this](int i) { return step(i).kind == StepKind::kConstant; };
+  return s.is.random_block && (!columns() || (is_constant(s.arguments[1]) && is_constant(s.arguments[2])));
 }
 
-/// By the hardware's approximations (device/quick.cuh). Weights are what their sum is of (device/partial.cuh, Shifted).
-bool Printer::is_quick(const Step& s) const {
-  if (is_weight(s)) return true;
-  return info(s.op).has(kQuickPerRow) ? s.level == Level::kRow : is_half(s.dtype) && info(s.op).has(kQuick);
-}
-
-/// Random words of positions, of one stream and key for all elements: some of them are in one block.
-bool Printer::is_of_blocks(const Step& s) const {
-  const auto is_one = [this](int i) { return step(i).kind == StepKind::kConstant || step(i).level == Level::kRow; };
-  return s.kind == StepKind::kMap && s.op == Op::philox && is_one(s.arguments[1]) && is_one(s.arguments[2]);
-}
-
-/// Of maps and casts.
 std::string Printer::formula(const Step& s) const {
-  const auto argument = [&](std::size_t i) { return i < s.arguments.size() ? reference(s.arguments[i]) : ""; };
-  if (s.kind == StepKind::kCast) {
-    if (is_half(s.dtype)) return "rounded<" + storage_type(s.dtype) + ">(" + argument(0) + ")";
-    return "convert<" + compute_type(s.dtype) + ">(" + argument(0) + ")";
-  }
-  if (is_quick(s)) return "quick_" + std::string(name(s.op)) + "(" + argument(0) + ")";
-  if (is_quick_quotient(s)) return "quotient(" + argument(0) + ", QuickDivisor<float>(" + argument(1) + "))";
-  if (is_shared_quotient(s)) {
-    return "quotient(" + argument(0) + ", values." + divisor_of(s.arguments[1]) + ")";
-  }
-  const Meaning meanings[] = {{"x", argument(0)}, {"y", argument(1)}, {"z", argument(2)}, {"T", compute_type(s.from)}};
-  const std::string text = with(info(s.op).expression, meanings);
-  return s.dtype == DType::kBool && s.from == DType::kBool ? "(" + text + ") != 0" : text;
+  const auto value = [this](int i) { return reference(i); };
+  if (s.is.quick_quotient)
+    return "quotient(" + value(s.arguments[0]) + ", QuickDivisor<float>(" + value(s.arguments[1]) + "))";
+  if (s.is.row_quotient) return "quotient(" + value(s.arguments[0]) + ", values." + divisor_of(s.arguments[1]) + ")";
+  return codegen::formula(s, value);
 }
 
 // ---- the struct -----------------------------------------------------------------------------------------------------
@@ -300,7 +244,7 @@ void Printer::print_elements(int sweep, bool look) {
       value = takes_vectors(s) ? "get(all_" + names_[at(i)] + ", j)" : taken(s, lane_place());
     } else if (!which_of_vector(i).empty()) {
       value = which_name(i) + " == u32(j)";
-    } else if (is_of_blocks(s)) {
+    } else if (shares_words(s)) {
       value = "words_" + names_[at(i)] + ".at(" + reference(s.arguments[0]) + ")";
     } else {
       value = formula(s);
@@ -331,7 +275,7 @@ void Printer::print_which(int sweep) {
 void Printer::print_lanes(int sweep, bool look) {
   print_taken_vectors(sweep);
   for (const int i : element_steps(k_, sweep))
-    if (const Step& s = step(i); is_of_blocks(s))
+    if (const Step& s = step(i); shares_words(s))
       out_.line("RandomWords words_" + names_[at(i)] + "(" + reference(s.arguments[1]) + ", " +
                 reference(s.arguments[2]) + ");");
   print_which(sweep);
@@ -363,7 +307,7 @@ void Printer::print_sweep(int sweep) {
   for (std::size_t i = 0; i < k_.stores.size(); ++i)
     if (s_.stored[i] == sweep && k_.stores[i].parts == 0)
       out_.line(compute_type(k_.stores[i].to.dtype) + " " + stores_[i] + "[" + lanes_ + "];");
-  if (keeps(sweep)) out_.line(type_of(kept_.exponential) + " kept[" + lanes_ + "] = {};");
+  if (keeps(sweep)) out_.line(type_of(kept_.of.exp) + " kept[" + lanes_ + "] = {};");
   print_factor(sweep);
   print_lanes(sweep, false);
   print_picks(sweep);

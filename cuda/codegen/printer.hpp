@@ -24,15 +24,15 @@ class Code {
   int depth_ = 0;
 };
 
-/// Exponentials exp(x - max) that a pair of reductions sums and later sweeps use again: they take the place in
-/// registers of a vector that x is computed from. Steps (`first`: the pair's maximum; `divisor`: of all of them, where
-/// that is their only use), -1 where there are none; and the sweep that keeps them.
+/// Exponentials that take the place in registers of a vector that x is computed from: its step, -1 where there is none;
+/// the step of the maximum, and the sweep that keeps them.
 struct Kept {
-  int exponential = -1, difference = -1, load = -1, first = -1, sweep = -1, divisor = -1;
+  Exponentials of{};
+  int load = -1, first = -1, sweep = -1;
   std::vector<bool> sources{};  ///< by step: x, and the elements that it is computed from
 
   /// Later sweeps do without the step.
-  bool replaces(int i) const { return sources[at(i)] || i == difference || (i == exponential && divisor >= 0); }
+  bool replaces(int i) const { return sources[at(i)] || i == of.difference || (i == of.exp && of.divisor >= 0); }
 };
 
 class Printer {
@@ -60,13 +60,8 @@ class Printer {
   std::string loaded(int load) const;
   std::string reference(int step) const;  ///< how a value is named where it is used
   std::string formula(const Step& step) const;
-  bool is_shared_quotient(const Step& step) const;
-  bool is_quick_quotient(const Step& step) const;
-  bool is_quick(const Step& step) const;
-  bool is_weight(const Step& step) const;
-  bool is_of_blocks(const Step& step) const;
+  bool shares_words(const Step& step) const;
   std::string divisor_type(int step) const;
-  bool divides(int i) const;  ///< a row's value is the divisor of one
   std::string divisor_of(int i) const;
   std::string iota(const Step& step, const std::string& inner) const;
   std::string which_of_vector(int step) const;
@@ -76,7 +71,6 @@ class Printer {
   bool takes_vectors(const Step& step) const;
   std::string position_of(const Step& step) const;
   void print_taken_vectors(int sweep);
-  std::string accumulator(const Step& step) const;
 
   // Pieces of the struct
   void print_types();
@@ -122,7 +116,7 @@ class Printer {
   void open_lanes();  ///< a loop over the lanes where row values are arrays
   void close_lanes();
 
-  std::vector<int> reductions(int sweep) const;  ///< steps; of a pair only the first
+  std::vector<int> reductions(int sweep) const { return kfusion::reductions(k_, sweep); }
   std::string adds_nothing(int reduction) const;
   void print_picks(int sweep);
   void print_which(int sweep);
@@ -130,10 +124,7 @@ class Printer {
   std::string multiply_add(const std::string& sum, int i, const std::string& type) const;
   std::string pair_of(int reduction) const;
   Kept find_kept() const;
-  std::vector<bool> sources_of(int i) const;
   bool has_room(int step, DType dtype) const;
-  bool can_keep(const Kept& kept) const;
-  int divisor_of_all(const Kept& kept) const;
   bool is_of_kept(int step) const;
   bool looks_at_pairs(int reduction) const;
   int half_of(int step) const;

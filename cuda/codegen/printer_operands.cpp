@@ -227,7 +227,7 @@ void Printer::print_vectors(const std::string& type, const std::vector<int>& loa
   for (int sweep = 0; sweep < s_.sweeps && forget; ++sweep)
     for (const int i : seen(sweep)) out_.line(type_of(i) + " seen_" + names_[at(i)] + "[" + lanes_ + "];");
   const bool kept = forget && kept_.load >= 0;
-  if (kept) out_.line(type_of(kept_.exponential) + " shift;", "of the exponentials kept instead");
+  if (kept) out_.line(type_of(kept_.of.exp) + " shift;", "of the exponentials kept instead");
   if (forget && traits_.sums) print_sums();
   if (forget) out_.line("KF_DEVICE void forget() {" + forgets + " }");
   if (forget)

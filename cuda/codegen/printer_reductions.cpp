@@ -3,18 +3,9 @@
 
 #include "codegen/expression.hpp"
 #include "codegen/printer.hpp"
+#include "kfusion/lower/idioms.hpp"
 
 namespace kfusion::codegen {
-
-std::vector<int> Printer::reductions(int sweep) const {
-  std::vector<int> found;
-  for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
-    const int pair = step(i).pair;
-    const bool second = pair >= 0 && k_.pairs[at(pair)].second == i;
-    if (step(i).kind == StepKind::kReduce && s_.ready[at(i)] == sweep + 1 && !second) found.push_back(i);
-  }
-  return found;
-}
 
 /// The pair that a reduction belongs to, if it is taken together with the other one.
 std::string Printer::pair_of(int i) const {
@@ -29,7 +20,7 @@ bool Printer::looks(int sweep) const {
 
 /// Whether what the step is computed of, from elements, takes longer than to keep it in a register.
 bool Printer::takes_long(int i) const {
-  const std::vector<bool> sources = sources_of(i);
+  const std::vector<bool> sources = sources_of(k_, i);
   for (int s = 0; s <= i; ++s)
     if (sources[at(s)] && step(s).kind == StepKind::kMap && info(step(s).op).cost > OpCost::kDivision) return true;
   return false;
@@ -46,15 +37,11 @@ std::vector<int> Printer::seen(int sweep) const {
   return found;
 }
 
-/// Of a sum of where(iota == value of the row, x, z), as a loss by class numbers has: when a vector adds nothing, which
-/// is where z is 0 and it does not have that element. Nothing for other reductions.
+/// When a vector adds nothing to a reduction that picks an element. Nothing for other reductions.
 std::string Printer::adds_nothing(int r) const {
-  const auto is_map = [](const Step& s, Op op) { return s.kind == StepKind::kMap && s.op == op; };
-  const Step& picks = step(step(r).arguments[0]);
-  if (step(r).op != Op::sum || !is_map(picks, Op::where)) return "";
-  const std::string own = which_of_vector(picks.arguments[0]);
-  if (own.empty() || step(picks.arguments[2]).kind != StepKind::kConstant) return "";
-  return reference(picks.arguments[2]) + " == 0 && " + own + " >= " + lanes_;
+  const auto pick = std::ranges::find(k_.picks, r, &Pick::reduction);
+  const std::string own = pick == k_.picks.end() ? "" : which_of_vector(pick->equal);
+  return own.empty() ? "" : reference(pick->otherwise) + " == 0 && " + own + " >= " + lanes_;
 }
 
 /// The reductions of a sweep that most vectors add nothing to.
@@ -85,18 +72,6 @@ int Printer::half_of(int i) const {
   return s.kind == StepKind::kCast && s.dtype == DType::kFloat32 && is_half(s.from) ? s.arguments[0] : i;
 }
 
-/// A of ops.def.
-std::string Printer::accumulator(const Step& s) const {
-  switch (info(s.op).signature) {
-    case Signature::A_B:
-      return "u8";
-    case Signature::C_C:
-      return is_float(s.from) ? compute_type(s.from) : "i64";
-    default:
-      return compute_type(s.from);
-  }
-}
-
 void Printer::print_partial(int sweep) {
   const std::vector<int> reduced = reductions(sweep);
   const std::string type = "Partial" + std::to_string(sweep);
@@ -121,19 +96,11 @@ void Printer::print_partial(int sweep) {
       settle.line("      " + name + ".settle();");
       continue;
     }
-    const OpInfo& row = info(s.op);
-    const std::string_view combine = row.combine;
-    const Meaning extremes[] = {{"a", "lowest<" + a + ">()"}, {"b", "highest<" + a + ">()"}, {"A", a}};
-    const Meaning parts[] = {{"a", name}, {"b", other}, {"A", a}};
     out_.line((a == "u8" ? "alignas(4) u8 " : a + " ") + name + ";");  // merged in words
-    start.line(
-        "      v." + std::string(columns() ? "column[j]." : "") + name + " = " +
-        (row.needs_elements() ? "unchosen<" + a + ">(" + with(combine, extremes) + ")" : with(row.identity, extremes)) +
-        ";");
-    merge.line("      " + name + " = " + with(combine, parts) + ";");
-    const Meaning two[] = {{"a", "a"}, {"b", "b"}, {"A", a}};
+    start.line("      v." + std::string(columns() ? "column[j]." : "") + name + " = " + identity(s) + ";");
+    merge.line("      " + name + " = " + combined(s, name, other) + ";");
     across.line("      " + name + " = across(" + name + ", [](" + a + " a, " + a + " b) { return " +
-                with(combine, two) + "; });");
+                combined(s, "a", "b") + "; });");
   }
   const std::string loop = columns() ? "#pragma unroll\n      for (int j = 0; j < kWidth; ++j) {\n" : "";
   const std::string end = columns() ? "      }\n" : "";
@@ -199,14 +166,10 @@ std::string Printer::multiply_add(const std::string& sum, int i, const std::stri
 /// One that is of no pair.
 void Printer::print_reduction(int i) {
   const Step& s = step(i);
-  const OpInfo& row = info(s.op);
-  const std::string guard = a_.whole || columns() ? "" : "if (j < at.count) ", a = accumulator(s), own = partial(i);
-  if (s.op == Op::sum)
-    if (const std::string sum = multiply_add(own, s.arguments[0], a); !sum.empty())
-      return out_.line(guard + own + " = " + sum + ";", s.label);
-  const Meaning lifted[] = {{"x", reference(s.arguments[0])}, {"A", a}, {"T", compute_type(s.from)}};
-  const Meaning meanings[] = {{"a", own}, {"b", with(row.lift, lifted)}, {"A", a}};
-  out_.line(guard + own + " = " + with(row.combine, meanings) + ";", s.label);
+  const std::string guard = a_.whole || columns() ? "" : "if (j < at.count) ", own = partial(i);
+  std::string sum = s.op == Op::sum ? multiply_add(own, s.arguments[0], accumulator(s)) : "";
+  if (sum.empty()) sum = with_element(s, own, reference(s.arguments[0]));
+  out_.line(guard + own + " = " + sum + ";", s.label);
 }
 
 void Printer::print_finish(int sweep) {
@@ -229,12 +192,11 @@ void Printer::print_finish(int sweep) {
         continue;
       }
     }
-    const Meaning meanings[] = {{"a", value}, {"n", elements}, {"A", accumulator(s)}};
-    const std::string finished = s.op == Op::mean && is_float(s.from)
-                                     ? "share_of(" + value + ", " + type_of(i) + "(" + elements + "))"
-                                     : with(info(s.op).finish, meanings);
+    const std::string result = s.op == Op::mean && is_float(s.from)
+                                   ? "share_of(" + value + ", " + type_of(i) + "(" + elements + "))"
+                                   : finished(s, value, elements);
     const bool same = accumulator(s) == type_of(i);
-    assign(i, same ? finished : "convert<" + type_of(i) + ">(" + finished + ")");
+    assign(i, same ? result : "convert<" + type_of(i) + ">(" + result + ")");
   }
   print_row_steps(sweep + 1);
   close_lanes();

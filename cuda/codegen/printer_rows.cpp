@@ -21,7 +21,7 @@ void Printer::print_begin() {
     if (is_row(i) && step(i).kind != StepKind::kConstant) {
       const std::string lanes = columns() ? "[kWidth];" : ";";
       out_.line(type_of(i) + " " + names_[at(i)] + lanes);
-      if (divides(i)) out_.line(divisor_type(i) + " by_" + names_[at(i)] + lanes);
+      if (step(i).is.divisor) out_.line(divisor_type(i) + " by_" + names_[at(i)] + lanes);
     }
   out_.close("};");
   out_.open("KF_DEVICE Values begin(const Line& line, const At& at) const {");

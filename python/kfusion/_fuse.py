@@ -85,6 +85,7 @@ class FusedFunction(_core.FusedCallable):
         self._is_each = each
         self._is_inner = isinstance(function, Functional) or "in_passes" in options  # of another fused function
         self._places = SetPlaces()
+        self._functionals: dict[bool, FusedFunction] = {}
 
     __wrapped__: Callable[..., Any]
     __name__: str
@@ -134,7 +135,7 @@ class FusedFunction(_core.FusedCallable):
         """
         self._clear()
         self._places = SetPlaces()
-        self.__dict__.pop("_functional", None)
+        self._functionals.clear()
         for name in ("unfused", "_passes", "_labelled"):
             if name in self.__dict__:
                 self.__dict__[name].clear()
@@ -174,7 +175,7 @@ class FusedFunction(_core.FusedCallable):
         """The trace of arrays as they lie, or of specs."""
         if self._places.are_known:
             with alone():
-                apart, functional = self._places.apart(self.__signature__, args, kwargs, whole=True), self._functional
+                apart, functional = self._places.apart(self.__signature__, args, kwargs, whole=True), self._functional()
             planned: Trace = functional._planned(apart.args, apart.kwargs)
             return planned
 
@@ -206,7 +207,7 @@ class FusedFunction(_core.FusedCallable):
         own = {name: value for name, value in (("out", out), ("stream", stream)) if value is not None}
         while True:
             with alone():
-                version, functional = self._places.version, self._functional
+                version, functional = self._places.version, self._functional(has_out=out is not None)
                 apart = self._places.apart(self.__signature__, args, kwargs)
             if apart.is_traced:
                 return self.__wrapped__(*args, **kwargs)
@@ -241,24 +242,19 @@ class FusedFunction(_core.FusedCallable):
             raise cannot_set(name_of(self.__wrapped__), found.what)
         with alone():
             self._places.learn(found, name_of(self.__wrapped__), args, version)
-            self.__dict__.pop("_functional", None)
+            self._functionals.clear()
             self._take_apart()
 
-    @functools.cached_property
-    def _functional(self) -> FusedFunction:
+    def _functional(self, *, has_out: bool = False) -> FusedFunction:
         """The function of what its arguments and places hold that returns what it sets in them."""
-        made = self._places.functional(self.__wrapped__, name_of(self.__wrapped__), self.__signature__)
-        return FusedFunction(made, self._options)
+        if has_out not in self._functionals:
+            made = self._places.functional(self.__wrapped__, name_of(self.__wrapped__), self.__signature__, has_out)
+            self._functionals[has_out] = FusedFunction(made, self._options)
+        return self._functionals[has_out]
 
     def _cached(self) -> int:
         """The number of signatures that it keeps."""
-        return super()._cached() + (self._functional._cached() if "_functional" in self.__dict__ else 0)
-
-    def _foreign(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any, message: str) -> Any:
-        """A call with an array of a kind that kernels do not take, for C++; `message` says so."""
-        if not foreign_calls.libraries_of(args, kwargs):
-            raise TypeError(message)
-        return foreign_calls.run(self, args, kwargs, out, stream)
+        return super()._cached() + sum(f._cached() for f in self._functionals.values())
 
     def _guards(self, *argument: Any) -> list[guards.Guard]:
         """What decides what is traced beside the arguments, or what of an object that is one does."""

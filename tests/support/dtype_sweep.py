@@ -13,14 +13,14 @@ import itertools
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 import kfusion as kf
-from dtype_sweep_functions import FUNCTIONS
+from dtype_sweep_functions import FUNCTIONS, IN_C_ORDER
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 DTYPES = {
@@ -33,6 +33,8 @@ _EDGES = (0.1, 1 / 3, 2049.0, 65520.0, -1.5, 0.0, 3.0, 1e-7, 16777217.0, 7.0)
 _INTEGER_EDGES = (0, 1, -1, 3, 2049, 16777217, -7, 100000, 5, 2)
 _RTOL = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 3e-6, "float64": 1e-14}
 _SMALLEST = {"float16": 6e-8, "bfloat16": 1e-40, "float32": 1e-45, "float64": 5e-324}
+
+_OF_OTHER_RULES = ("dtype", "np.float", "nextafter")  # whose result's dtype is named, or ml_dtypes's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +62,10 @@ class Variation:
         return f"{self.text}, x: {self.x}, y: {self.y}"
 
     @property
-    def is_bfloat16_of_numpy(self) -> bool:
-        return self.library == "numpy" and "bfloat16" in (self.x.dtype, self.y.dtype)
+    def has_kernels_bfloat16(self) -> bool:
+        """Whether bfloat16 is among NumPy's arrays, where kernels have other rules than ml_dtypes."""
+        is_numpys = any(name in self.text for name in _OF_OTHER_RULES)
+        return self.library == "numpy" and "bfloat16" in (self.x.dtype, self.y.dtype) and not is_numpys
 
 
 def variations(library: str, text: str) -> Iterator[Variation]:
@@ -118,7 +122,11 @@ def functions(library: str, text: str) -> tuple[Callable[..., Any], Any]:
 
 def _outcome(function: Callable[..., Any], x: Any, y: Any) -> Any:
     """The result and the operands afterwards, or the error."""
-    given = [v.clone() if hasattr(v, "clone") else v.copy() if isinstance(v, np.ndarray) else v for v in (x, y)]
+    copies = (v.clone() if hasattr(v, "clone") else v.copy() if isinstance(v, np.ndarray) else v for v in (x, y))
+    return _called(function, *copies)
+
+
+def _called(function: Callable[..., Any], *given: Any) -> Any:
     try:
         result = function(*given)
     except Exception as error:
@@ -128,52 +136,61 @@ def _outcome(function: Callable[..., Any], x: Any, y: Any) -> Any:
 
 def _with_bfloat16(plain: Callable[..., Any], x: Any, y: Any) -> Any:
     """What bfloat16 among NumPy's arrays is documented to give: computed in float32, and rounded where no other float
-    is beside it; integers are rounded before."""
-    names = _name(x), _name(y)
-    is_alone = not {"float16", "float32", "float64"} & set(names)
+    is beside it; integers and Python's numbers are rounded before."""
+    is_alone = not {"float16", "float32", "float64"} & {_name(x), _name(y)}
 
     def wide(v: Any) -> Any:
-        is_integer = _name(v).startswith(("int", "uint", "bool")) and hasattr(v, "dtype")
-        v = v.astype(ml_dtypes.bfloat16) if is_integer and is_alone else v
+        v = v if hasattr(v, "dtype") or not is_alone else np.float32(v)
+        v = v.astype(ml_dtypes.bfloat16) if is_alone else v
         return v.astype(np.float32) if _name(v) == "bfloat16" else v
 
     def narrow(v: Any) -> Any:
         return v.astype(ml_dtypes.bfloat16) if is_alone and _name(v) == "float32" else v
 
-    made = _outcome(plain, wide(x), wide(y))
+    given = [(v, wide(v)) for v in (x, y)]
+    made = _outcome(plain, *(w for _, w in given))
     if isinstance(made, Exception):
         return made
     *results, x_after, y_after = made
-    after = [a.astype(v.dtype) if hasattr(v, "dtype") else a for a, v in ((x_after, x), (y_after, y))]
+    after = [
+        v if np.array_equal(a, w, equal_nan=True) else a.astype(v.dtype)
+        for a, (v, w) in zip((x_after, y_after), given, strict=True)
+    ]
     return [*map(narrow, results), *after]
 
 
 def difference(variation: Variation, seed: int) -> str | None:
     """What is other than the library has it; None where nothing is, "refused" and "taken" where one has no result."""
     plain, fused = functions(variation.library, variation.text)
-    library = _with_bfloat16 if variation.is_bfloat16_of_numpy else _outcome
+    ways = [_outcome, *([_with_bfloat16] if variation.has_kernels_bfloat16 else [])]
     rng = np.random.default_rng(seed)
     x, y = _made(variation.x, variation.library, rng, 0), _made(variation.y, variation.library, rng, 3)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        want, got = library(plain, x, y), _outcome(fused, x, y)
-        if isinstance(want, Exception):
-            return None if isinstance(got, Exception) else "taken"
-        if isinstance(got, Exception):
-            return "refused" if isinstance(got, (kf.TraceError, TypeError)) else f"{type(got).__name__}: {got}"
-        if len(want) != len(got):
-            return f"gives {len(want) - 2} results, fused {len(got) - 2}"
-        found = next((text for w, g in zip(want, got, strict=True) if (text := _difference(w, g))), None)
-        if found is None or variation.library != "torch" or not _is_nearer(plain, x, y, want, got):
-            return found
-    return None
+        got = _outcome(fused, x, y)
+        wanted = [way(plain, x, y) for way in ways]
+        found = [_compared(want, got) for want in wanted]
+        is_torch = variation.library == "torch"
+        return None if None in found or (is_torch and _is_nearer(plain, x, y, wanted[0], got)) else found[-1]
 
 
-def _is_nearer(plain: Callable[..., Any], x: Any, y: Any, want: Sequence[Any], got: Sequence[Any]) -> bool:
+def _compared(want: Any, got: Any) -> str | None:
+    if isinstance(want, Exception):
+        return None if isinstance(got, Exception) else "taken"
+    if isinstance(got, Exception):
+        return "refused" if isinstance(got, (kf.TraceError, TypeError)) else f"{type(got).__name__}: {got}"
+    if len(want) != len(got):
+        return f"gives {len(want) - 2} results, fused {len(got) - 2}"
+    return next((text for w, g in zip(want, got, strict=True) if (text := _difference(w, g))), None)
+
+
+def _is_nearer(plain: Callable[..., Any], x: Any, y: Any, want: Any, got: Any) -> bool:
     """Whether floats are as near as the library's to what it gives of its rounded operands in float64: it rounds in
     between where a kernel does not."""
     import torch
 
+    if isinstance(want, Exception) or isinstance(got, Exception) or len(want) != len(got):
+        return False
     rounded = torch.result_type(x, y)
     if not rounded.is_floating_point or any(_named(w, g) for w, g in zip(want, got, strict=True)):
         return False
@@ -186,6 +203,43 @@ def _is_nearer(plain: Callable[..., Any], x: Any, y: Any, want: Sequence[Any], g
 def _error(exact: Any, found: Any) -> np.ndarray:
     e, f = (_wide(v).astype("float64") for v in (exact, found))
     return np.where((e == f) | ((e != e) & (f != f)), 0, np.nan_to_num(np.abs(e - f), nan=np.inf))
+
+
+# ---- how results lie ----
+
+
+def layouts(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Arrays of NumPy's in which axes lie in several ways."""
+    wide = np.asfortranarray(rng.random((4, 8)) + 0.5)
+    made = {"C": wide.copy("C")[:, :4], "F": wide[:, :4], "reversed": wide[::-1, ::-2], "steps": wide[:, ::2]}
+    return made | {"broadcast": np.broadcast_to(wide[:1, :4], (4, 4)), "row": wide[:1, :4], "nothing": wide[:0, :4]}
+
+
+def layout_difference(text: str, layout: str, seed: int) -> str | None:
+    """As `difference` of NumPy's functions, for two operands that lie alike: results share no memory with them, and lie
+    as NumPy's where operands are dense.
+    """
+    plain, fused = functions("numpy", text)
+    operands = [[layouts(np.random.default_rng(s))[layout] for s in (seed, seed + 1)] for _ in range(2)]
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        want, got = _called(plain, *operands[0]), _called(fused, *operands[1])
+    if isinstance(want, Exception) or isinstance(got, (kf.TraceError, TypeError)):
+        return None
+    if (found := _compared(want, got)) is not None:
+        return found
+    *results, x_after, y_after = got
+    keeps_order = layout in ("C", "F") and text not in IN_C_ORDER
+    if keeps_order and [_order(v) for v in want] != [_order(v) for v in got]:
+        return f"has strides {want[0].strides}, fused {got[0].strides}"
+    shares = any(np.shares_memory(r, v) for r in results for v in (x_after, y_after) if r is not v)
+    return "shares memory with an operand" if shares else None
+
+
+def _order(v: np.ndarray) -> list[int]:
+    """The axes with several elements, outermost in memory first."""
+    axes = [axis for axis in range(np.ndim(v)) if v.shape[axis] > 1]
+    return sorted(axes, key=lambda axis: -abs(v.strides[axis]))
 
 
 def _name(v: Any) -> str:

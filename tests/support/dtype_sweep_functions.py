@@ -44,14 +44,14 @@ np.arctan2(x, y) ; np.hypot(x, y) ; np.logaddexp(x, y) ; np.logaddexp2(x, y) ; n
 np.minimum(x, y) ; np.fmax(x, y) ; np.fmin(x, y) ; np.logical_and(x, y) ; np.logical_or(x, y) ; np.logical_xor(x, y)
 np.heaviside(x, y) ; np.nextafter(x, y) ; np.ldexp(x, y) ; np.gcd(x, y) ; np.lcm(x, y) ; np.divmod(x, y)
 np.bitwise_and(x, y) ; np.left_shift(x, y) ; np.right_shift(x, y) ; np.isclose(x, y) ; np.where(x > 1, x, y)
-np.where(x, x, y) ; np.where(y > 1, 2, x) ; np.clip(x, y, None) ; np.clip(x, None, y) ; np.clip(x, y, y)
+np.where(x, x, y) ; np.where(x > 1, 2, x) ; np.clip(x, y, None) ; np.clip(x, None, y) ; np.clip(x, y, y)
 np.isclose(x, y, rtol=0.1, equal_nan=True) ; np.select([x > 1], [x], y) ; np.take(x, [0]) + y ; np.dot(x, y)
 np.concatenate([np.atleast_1d(x), np.atleast_1d(y)]) ; np.stack([x, y]) ; np.hstack([x, y]) ; np.append(x, y)
 np.add(x, y, dtype="f4") ; np.multiply(x, y, dtype="f8") ; np.full_like(x, y) ; np.matmul(x, y) ; np.inner(x, y)
 np.broadcast_arrays(x, y) ; np.meshgrid(x, y) ; np.isin(x, y) ; np.cross(x[:3], y[:3]) ; np.kron(x, y) ; np.vdot(x, y)
 np.searchsorted(np.sort(x), y) ; np.digitize(x, np.sort(y)) ; np.interp(x, np.sort(y), y) ; np.average(x, weights=y)
 np.einsum("...,...->...", x, y) ; np.tensordot(x, y, 0) ; np.linalg.vecdot(x, y) ; np.insert(x, 0, y) ; np.polyval(x, y)
-np.trapezoid(x, y) ; np.diff(x, append=y) ; np.add.outer(x, y) ; np.outer(x, y) ; np.copyto(x, y)
+np.diff(x, append=y) ; np.add.outer(x, y) ; np.outer(x, y) ; np.copyto(x, y)
 np.add(x, y, out=x) ; np.multiply(x, y, out=x) ; np.maximum(x, y, out=x) ; np.sum(x) + y ; np.max(x) - y
 np.mean(x) * y ; np.positive(x) * y ; x.astype(np.float32) + y ; x.astype(y.dtype)
 np.sum(x) ; np.prod(x) ; np.mean(x) ; np.var(x) ; np.std(x) ; np.max(x) ; np.min(x) ; np.argmax(x) ; np.argmin(x)
@@ -72,9 +72,18 @@ np.imag(x) ; np.transpose(x) ; np.broadcast_to(x, (2, 16)) ; np.split(np.atleast
 abs(x) ; ~x ; np.sort(x)[::-1] ; x[..., None] ; x[()] ; np.trace(np.outer(x, x)) ; np.unwrap(x) ; np.i0(x)
 """
 
+# Of NumPy: joins, what NumPy computes itself, and views, whose results are copies here.
+_IN_C_ORDER = """
+np.nextafter(x, y) ; np.select([x > 1], [x], y) ; np.concatenate([np.atleast_1d(x), np.atleast_1d(y)])
+np.stack([x, y]) ; np.hstack([x, y]) ; np.einsum("...,...->...", x, y) ; np.polyval(x, y) ; np.diff(x, append=y)
+np.add.outer(x, y) ; np.sort(x) ; np.frexp(x) ; np.spacing(x) ; np.diff(x) ; np.pad(x, 1) ; np.expand_dims(x, 0)
+np.transpose(x) ; np.angle(x) ; x[..., None] ; np.unwrap(x) ; np.i0(x)
+"""
+
 
 def _texts(lines: str) -> list[str]:
     return [t.strip() for line in lines.strip().splitlines() for t in line.split(" ; ")]
 
 
 FUNCTIONS = {"torch": _texts(_OF_TORCH), "numpy": _texts(_OF_NUMPY)}
+IN_C_ORDER = _texts(_IN_C_ORDER)

@@ -132,6 +132,15 @@ Int32Vec bfloat_bits_of_float(const FloatVec& x) {
 }
 
 Words words_of(const Int32Vec& x) { return convert_name("trunc", "i32", x.v, "i16"); }
+/// One shuffle of two registers, where a shift and a truncation of each are six instructions.
+Words upper_words(const Int32Vec& x) {
+  const int lanes = text().lanes();
+  if (lanes == 1 || !target().avx512) return words_of(x.logical_right(16));
+  const std::string all = "<" + std::to_string(2 * lanes) + " x i16>";
+  const std::string words = emit("bitcast " + type<std::int32_t>() + " " + x.v + " to " + all);
+  const std::string odd = lane_numbers("i32", [](int lane) { return 2 * lane + 1; });
+  return emit("shufflevector " + all + " " + words + ", " + all + " poison, " + vector_of("i32") + " " + odd);
+}
 Int32Vec lanes_of_words(const Words& x) { return Int32Vec(convert_name("zext", "i16", x, "i32")); }
 
 FloatVec widen_half(DType half, const Words& raw) {
@@ -140,7 +149,7 @@ FloatVec widen_half(DType half, const Words& raw) {
   return FloatVec(convert_name("fpext", "half", convert_name("bitcast", "i16", raw, "half"), "float"));
 }
 Words narrow_half(DType half, const FloatVec& x) {
-  if (half == DType::kBFloat16) return words_of(bfloat_bits_of_float(x).logical_right(16));
+  if (half == DType::kBFloat16) return upper_words(bfloat_bits_of_float(x));
   if (!has_half()) return words_of(half_bits_of_float(x));
   return convert_name("bitcast", "half", convert_name("fptrunc", "float", x.v, "half"), "i16");
 }

@@ -55,7 +55,7 @@ Wanted Emitter::without_searches(Wanted wanted) {
     const auto& [s, actions] = w;
     if (actions.size() != 1 || actions[0].kind != Action::Kind::kReduce) return false;
     Reduction& r = p_.reductions[at(actions[0].index)];
-    const std::optional<Search> search = search_of(p_, s, r, wanted);
+    const std::optional<SearchLoop> search = search_of(p_, r, wanted);
     if (!search) return false;
     to_.searches.push_back(search->loop);
     note(to_.reductions, actions[0].index);

@@ -6,6 +6,7 @@
 
 #include "cpu/fused/row_copies.hpp"
 #include "cpu/fused/searches.hpp"
+#include "kfusion/lower/idioms.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -26,6 +27,7 @@ Kernel without_empty_casts(const Kernel& k) {
   for (Step& step : without.steps)
     for (int& argument : step.arguments) skip(argument);  // arguments come first: theirs are skipped already
   for (Store& store : without.stores) skip(store.step);
+  annotate(without);
   return without;
 }
 

@@ -127,7 +127,7 @@ std::vector<char> FusedProgram::of_long_functions() const {
 bool FusedProgram::is_searched(const Wanted& in_sweep, int s) const {
   return std::ranges::any_of(in_sweep, [&](const auto& wanted) {
     const Action& a = wanted.second[0];
-    return a.kind == Action::Kind::kReduce && searched_by(*this, wanted.first, reductions[at(a.index)]) == s;
+    return a.kind == Action::Kind::kReduce && searched_by(*this, reductions[at(a.index)]) == s;
   });
 }
 

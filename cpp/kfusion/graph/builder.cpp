@@ -65,8 +65,13 @@ void require_parameter(int number) {
     throw ValueError("constant: a parameter's number must be from -1 to 63, got " + to_string(number));
 }
 
+/// Whether a node is a constant that is one of that dtype, too. A number of each call is not where it becomes an
+/// integer, nor where it has been rounded and becomes wider.
 bool is_known(const Node& n, DType dtype) {
-  return is_constant(n) && !(is_integer(dtype) && std::get<ConstantAttributes>(n.attributes).parameter >= 0);
+  if (!is_constant(n)) return false;
+  const auto& c = std::get<ConstantAttributes>(n.attributes);
+  const bool was_rounded = is_half(n.dtype) && !c.weak && !c.wide && dtype != n.dtype;
+  return c.parameter < 0 || !(is_integer(dtype) || was_rounded);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "kfusion/lower/beside.hpp"
+#include "kfusion/lower/idioms.hpp"
 
 namespace kfusion {
 namespace {
@@ -121,6 +122,8 @@ Attention Lowering::attention(int group_index) const {
     return contraction(part_of(group, nodes, stores), BatchAxes::kLeading);
   };
   Attention a{lowered(j->halves.scores, j->statistics), lowered(j->halves.output, group.stores)};
+  a.scores.epilogue.rough = true;
+  annotate(a.scores.epilogue);
   const std::vector<Pair>& pairs = a.scores.epilogue.pairs;
   if (pairs.size() != 1 || pairs[0].kind != Pair::Kind::kShifted)
     throw std::logic_error("kfusion: attention's sum of exponentials is not that of its largest score");

@@ -22,6 +22,26 @@ enum class Level : std::uint8_t { kRow, kElement };
 
 enum class StepKind : std::uint8_t { kLoad, kConstant, kIota, kMap, kCast, kReduce, kTake };
 
+/// What is known of a step beyond its op: idioms, which idioms.hpp finds once for all that run or print kernels. They
+/// say what may be done; an executor chooses.
+struct Idioms {
+  bool quick = false;           ///< a quick form of the function will do: half types do not show its error (kQuick of
+                                ///< ops.def), it is computed once a row (kQuickPerRow), or it is a weight
+  bool weight = false;          ///< exp(x - a value of its row), x of a half type and computed as float32: a softmax's,
+                                ///< which need be no better than x
+  bool row_quotient = false;    ///< elements by argument 1, a value of their row: products with its reciprocal do it
+  bool divisor = false;         ///< a value of a row that row quotients divide by
+  bool quick_divisor = false;   ///< none of these shows the error of a product: they are of half types, or of weights
+  bool quick_quotient = false;  ///< the same of a division by a constant, which quick functions or none take further
+  bool random_block = false;    ///< philox of one stream and key for all elements of a row: neighbours are words of one
+                                ///< block
+  bool products[2] = {};  ///< of a sum or difference of a half type: which arguments are products that nothing else
+                          ///< uses. With one of them it may be rounded once (fma)
+  int tanh = -1;          ///< 1 + tanh(x) of a half type: which argument tanh is; 2 / (1 + exp(-2 x)) is as good
+  int place = -1;         ///< place == position: which argument is the place, an iota along the row; the other one
+                          ///< is an integer of the row
+};
+
 /// One value. Half types are held as float32: a step whose dtype is a half type gives a float32 that is not rounded to
 /// it, but for loads (exact), casts (rounded to the type) and stores (rounded).
 struct Step {
@@ -36,6 +56,7 @@ struct Step {
   int pair = -1;        ///< kReduce: of Kernel::pairs, the last that it belongs to
   NodeId node = -1;     ///< of the graph, for names
   std::string label{};  ///< "softmax.exp", for people; may be empty
+  Idioms is{};
 };
 
 /// Where the elements of a value lie, from the axes of a kernel: element `offset` + the sum of index x stride.
@@ -92,6 +113,32 @@ struct Pair {
 
 std::string_view name(Pair::Kind k);  ///< "centred", ...
 
+/// A sum of where(place == position, value, otherwise) over a row, as a loss by class numbers has. Steps.
+struct Pick {
+  int reduction = 0;
+  int equal = 0;      ///< Idioms::place of it
+  int value = 0;      ///< of elements
+  int otherwise = 0;  ///< a constant: where it is 0, all but one element add nothing
+};
+
+/// The smallest of where(x == number, place, beyond) over a row, as argmax has it. Steps.
+struct Search {
+  int reduction = 0;
+  int x = 0;         ///< of elements
+  int number = 0;    ///< of the row
+  int place = 0;     ///< an iota
+  int beyond = 0;    ///< a constant above all places
+  bool nan = false;  ///< or where x is no number
+};
+
+/// Exponentials that the second reduction of a pair kShifted sums and that later sweeps use, which know x by nothing
+/// else: they can be kept in its place. Steps.
+struct Exponentials {
+  int pair = 0;                        ///< of Kernel::pairs
+  int exp = 0, difference = 0, x = 0;  ///< exp(x - the pair's first)
+  int divisor = -1;                    ///< by which later sweeps divide them, if that is all that they are used for
+};
+
 /// When the values of a kernel are known: in which sweep over the elements of a row, or between which (schedule.hpp).
 struct Schedule {
   std::vector<int> ready;   ///< by step: the first sweep whose elements can use it. An element's value is computed in
@@ -114,6 +161,10 @@ struct Kernel {
   std::vector<Store> stores;
   std::vector<Pair> pairs;
   Schedule separate, paired;  ///< every reduction in a sweep of its own; the second of a pair in the sweep of its first
+  bool rough = false;         ///< results become weights of a half type: what is float32 need be no better
+  std::vector<Pick> picks;    ///< these three as Step::is
+  std::vector<Search> searches;
+  std::vector<Exponentials> exponentials;
 
   std::int64_t rows() const;   ///< points of `kept`
   std::int64_t cols() const;   ///< points of `reduced`; 1 where nothing is reduced

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kfusion/lower/idioms.hpp"
 #include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
@@ -55,6 +56,7 @@ void set_schedule(Kernel& k) {
   for (Step& s : k.steps) s.level = level_of(k, s);
   k.separate = schedule_of(k, false);
   k.paired = schedule_of(k, true);
+  annotate(k);
 }
 
 std::vector<int> element_steps(const Kernel& k, int sweep) {
@@ -71,6 +73,14 @@ std::vector<int> element_steps(const Kernel& k, int sweep) {
       for (const int argument : step.arguments) wanted[at(argument)] = true;
   }
   std::ranges::reverse(found);
+  return found;
+}
+
+std::vector<int> reductions(const Kernel& k, int sweep) {
+  std::vector<int> found;
+  for (int i = 0; i < std::ssize(k.steps); ++i)
+    if (k.steps[at(i)].kind == StepKind::kReduce && k.paired.ready[at(i)] == sweep + 1 && !is_second(k, i))
+      found.push_back(i);
   return found;
 }
 

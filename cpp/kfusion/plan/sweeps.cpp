@@ -37,13 +37,18 @@ class Walk {
   const std::vector<NodeId>& nodes_;
 };
 
-/// The maximum or minimum of x for the smallest of where(x == it or x is not a number, position, another number): as
-/// argmax and argmin have it. -1: none.
+/// Whether a constant is an integer that no position reaches.
+bool is_beyond(const Graph& g, NodeId constant, NodeId positions) {
+  if (g[constant].op != Op::constant || g[positions].op != Op::iota || !is_integer(g[constant].dtype)) return false;
+  const auto& c = g.attributes<ConstantAttributes>(constant);
+  return c.parameter < 0 && c.integer >= g[positions].shape[at(g.attributes<IotaAttributes>(positions).axis)];
+}
+
+/// The maximum or minimum of x for the smallest of where(x == it or x is not a number, position, a number beyond all
+/// positions): as argmax and argmin have it. -1: none.
 NodeId searched_with(const Graph& g, const Walk& walk, NodeId reduction) {
   const NodeId choice = walk.read(reduction, 0).base;
-  if (!walk.is(choice, Op::where) || g[walk.read(choice, 1).base].op != Op::iota ||
-      g[walk.read(choice, 2).base].op != Op::constant)
-    return -1;
+  if (!walk.is(choice, Op::where) || !is_beyond(g, walk.read(choice, 2).base, walk.read(choice, 1).base)) return -1;
   NodeId equal = walk.read(choice, 0).base, isnan = -1;
   if (walk.is(equal, Op::logical_or)) {
     const NodeId one = walk.read(equal, 0).base, other = walk.read(equal, 1).base;

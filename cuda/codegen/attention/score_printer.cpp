@@ -16,9 +16,8 @@ bool is_even(const Extents& strides) {
 }  // namespace
 
 ScorePrinter::ScorePrinter(const Contraction& scores, int operand, bool aligned, ParameterList& parameters)
-    : EpiloguePrinter(OfScores{}, scores,
-                      Boxes{.operands = operand < 0 ? std::vector<int>{} : std::vector<int>{operand}}, parameters,
-                      {"Scores", "ScoreParameters", "Query", true}),
+    : EpiloguePrinter(scores, Boxes{.operands = operand < 0 ? std::vector<int>{} : std::vector<int>{operand}}, false, 1,
+                      parameters, {"Scores", "ScoreParameters", "Query", true}),
       aligned_(aligned),
       score_(score_of(scores.epilogue)),
       positions_(scores.epilogue),

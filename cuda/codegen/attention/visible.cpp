@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kfusion/lower/idioms.hpp"
+
 namespace kfusion::codegen {
 namespace {
 
@@ -28,18 +30,11 @@ class Reader {
   bool is(int i, Op op) const { return step(i).kind == StepKind::kMap && step(i).op == op; }
   int argument(int i, std::size_t which) const { return step(i).arguments[which]; }
 
-  /// A constant that is the same in every call.
-  std::optional<double> number(int i) const {
-    if (step(i).kind != StepKind::kConstant) return std::nullopt;
-    const Constant& c = k_.constants[index_of(step(i).index)];
-    if (c.parameter >= 0) return std::nullopt;
-    return is_integer(c.dtype) ? static_cast<double>(c.integer) : c.value;
-  }
-  bool is_minus_infinity(int i) const { return number(i) == -std::numeric_limits<double>::infinity(); }
-  bool is_zero(int i) const { return number(i) == 0.0; }
+  bool is_minus_infinity(int i) const { return number_of(k_, i) == -std::numeric_limits<double>::infinity(); }
+  bool is_zero(int i) const { return number_of(k_, i) == 0.0; }
   /// By which order stays as it is, and nothing overflows that would not.
   bool is_factor(int i) const {
-    const auto n = number(i);
+    const auto n = number_of(k_, i);
     return n && *n > 1e-30 && *n < 1e30;
   }
 

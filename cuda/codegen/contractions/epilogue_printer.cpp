@@ -24,15 +24,10 @@ EpiloguePrinter::EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool 
                                  ParameterList& parameters, EpilogueNames names)
     : c_(c), k_(c.epilogue), boxes_(boxes), turned_(turned), parts_(parts > 1), text_(std::move(names)) {
   name_all();
-  declare(parameters, parts);
-}
-
-EpiloguePrinter::EpiloguePrinter(OfScores, const Contraction& c, const Boxes& boxes, ParameterList& parameters,
-                                 EpilogueNames names)
-    : c_(c), k_(c.epilogue), boxes_(boxes), turned_(false), parts_(false), scores_(true), text_(std::move(names)) {
-  name_all();
   declare_loads(parameters);
+  if (!k_.rough) declare_stores(parameters);
   declare_constants(parameters);
+  if (!k_.rough && c_.reduces != Reduces::kNothing) declare_parts(parameters, parts);
 }
 
 void EpiloguePrinter::name_all() {
@@ -48,11 +43,7 @@ void EpiloguePrinter::name_all() {
 
 // ---- parameters -----------------------------------------------------------------------------------------------------
 
-void EpiloguePrinter::declare(ParameterList& parameters, int parts) {
-  declare_loads(parameters);
-  declare_stores(parameters);
-  declare_constants(parameters);
-  if (c_.reduces == Reduces::kNothing) return;
+void EpiloguePrinter::declare_parts(ParameterList& parameters, int parts) {
   parameters.number("i64", "count", c_.reduces == Reduces::kRows ? c_.rows : c_.cols);
   if (parts == 1) return;
   parameters.memory("workspace", Cell::Kind::kWorkspace);

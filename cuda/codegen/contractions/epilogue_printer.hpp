@@ -44,7 +44,8 @@ std::size_t state_words(const Kernel& epilogue);
 
 class EpiloguePrinter {
  public:
-  /// Declares what it reads in `parameters`. `parts`: into how many a row is cut.
+  /// Declares what it reads in `parameters`, and stores, but of what becomes weights (Kernel::rough). `parts`: into how
+  /// many a row is cut.
   EpiloguePrinter(const Contraction& c, const Boxes& boxes, bool turned, int parts, ParameterList& parameters,
                   EpilogueNames names = {});
 
@@ -55,10 +56,6 @@ class EpiloguePrinter {
   std::optional<std::size_t> sums_box(int store) const;
 
  protected:
-  /// Of what becomes weights of a half type: it stores nothing, and errors below their rounding are none.
-  struct OfScores {};
-  EpiloguePrinter(OfScores, const Contraction& c, const Boxes& boxes, ParameterList& parameters, EpilogueNames names);
-
   const Step& step(int i) const { return k_.steps[at(i)]; }
   bool is_product(int i) const {
     return step(i).kind == StepKind::kLoad && c_.product_of(k_.loads[at(step(i).index)]) >= 0;
@@ -71,7 +68,7 @@ class EpiloguePrinter {
   bool is_reduction(int i) const { return step(i).kind == StepKind::kReduce; }
 
   void name_all();
-  void declare(ParameterList& parameters, int parts);
+  void declare_parts(ParameterList& parameters, int parts);
   void declare_loads(ParameterList& parameters);
   void declare_stores(ParameterList& parameters);
   void declare_constants(ParameterList& parameters);
@@ -84,9 +81,7 @@ class EpiloguePrinter {
   std::string offset(const std::string& name, const Operand& o, const std::string& col) const;
   std::string reference(int i) const;
   std::string value(int i, const std::string& col, const std::string& inside) const;
-  std::string map(const Step& s) const;
-  bool is_one_plus_tanh(const Step& s) const;
-  bool is_used_once(int i) const;
+  std::string formula(const Step& s) const;
   std::string multiply_add(const Step& s) const;
 
   bool is_of_column(int i) const { return std::ranges::count(boxes_.columns, i) > 0; }
@@ -95,18 +90,15 @@ class EpiloguePrinter {
   /// A loop over two neighbours, in which random words come from blocks that serve both.
   void open_pair(const std::vector<int>& steps);
   void close_pair();
-  bool is_of_blocks(const Step& s) const;
   void print_boxes();
   void print_column();
   void print_map();
   bool is_sums(int store) const { return k_.stores[at(store)].parts > 0; }
-  /// A sum of where(column == a value of the row, x, 0), as a loss by class numbers has.
-  struct Pick {
-    int reduction = -1, iota = -1, place = -1, value = -1;  ///< steps
-  };
-  std::optional<Pick> pick_of(int reduction) const;
+  const Pick* pick_of(int reduction) const;
   void print_pick(const Pick& pick);
-  bool is_rough(const Step& s) const { return is_half(s.dtype) || (scores_ && s.dtype == DType::kFloat32); }
+  /// Of a pick, steps: the iota, and what it is compared with.
+  int place_of(const Pick& p) const { return step(p.equal).arguments[at(step(p.equal).is.place)]; }
+  int position_of(const Pick& p) const { return step(p.equal).arguments[at(1 - step(p.equal).is.place)]; }
   void print_state();
   void print_fold();
   /// What a fold does: in a first pass over a tile's row, between, and in second passes, each where its condition
@@ -131,7 +123,7 @@ class EpiloguePrinter {
   const Contraction& c_;
   const Kernel& k_;
   const Boxes boxes_;
-  const bool turned_, parts_, scores_ = false;
+  const bool turned_, parts_;
   const EpilogueNames text_;
   std::vector<std::string> names_, loads_, iotas_, stores_;  ///< by step, load, iota and store
   Code out_;

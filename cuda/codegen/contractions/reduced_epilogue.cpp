@@ -4,13 +4,9 @@
 #include "codegen/contractions/epilogue_printer.hpp"
 #include "codegen/expression.hpp"
 #include "codegen/skeleton.hpp"
+#include "kfusion/lower/idioms.hpp"
 
 namespace kfusion::codegen {
-namespace {
-
-std::string accumulator(const Step& s) { return is_float(s.from) ? compute_type(s.from) : "i64"; }
-
-}  // namespace
 
 std::size_t state_words(const Kernel& k) {
   auto words = static_cast<std::size_t>(std::ranges::count(k.steps, StepKind::kReduce, &Step::kind));
@@ -45,9 +41,8 @@ void EpiloguePrinter::print_state() {
     const Step& s = step(i);
     const std::string a = accumulator(s);
     out_.line(a + " " + names_[at(i)] + ";", s.label);
-    const Meaning meanings[] = {{"A", a}};
     const std::string extreme = a + "(" + (s.op == Op::max ? "lowest<" : "highest<") + a + ">())";
-    start.emplace_back(names_[at(i)], info(s.op).needs_elements() ? extreme : with(info(s.op).identity, meanings));
+    start.emplace_back(names_[at(i)], info(s.op).needs_elements() ? extreme : identity(s));
   }
   out_.close("};");
   out_.open("static KF_DEVICE State none() {");
@@ -73,28 +68,19 @@ void EpiloguePrinter::print_pass(const std::vector<int>& elements, const std::ve
   out_.close();
 }
 
-std::optional<EpiloguePrinter::Pick> EpiloguePrinter::pick_of(int reduction) const {
-  const auto is_map = [&](int i, Op op) { return step(i).kind == StepKind::kMap && step(i).op == op; };
-  const int where = step(reduction).arguments[0];
-  if (step(reduction).op != Op::sum || !is_map(where, Op::where)) return std::nullopt;
-  const int equal = step(where).arguments[0], otherwise = step(where).arguments[2];
-  if (!is_map(equal, Op::equal) || step(otherwise).kind != StepKind::kConstant) return std::nullopt;
-  const Constant& zero = k_.constants[at(step(otherwise).index)];
-  if (zero.parameter >= 0 || zero.value != 0) return std::nullopt;
-  const bool first = step(step(equal).arguments[0]).kind == StepKind::kIota;
-  const int iota = step(equal).arguments[first ? 0 : 1], place = step(equal).arguments[first ? 1 : 0];
-  if (step(iota).kind != StepKind::kIota || step(place).level != Level::kRow || is_float(step(place).dtype))
-    return std::nullopt;
-  const TileStrides s = tile_strides(k_.iotas[at(step(iota).index)], turned_);
-  if (s.batch != 0 || s.row != 0 || s.col != 1) return std::nullopt;
-  return Pick{reduction, iota, place, step(where).arguments[1]};
+/// What adds the element of one column to a sum, and nothing else.
+const Pick* EpiloguePrinter::pick_of(int reduction) const {
+  const auto pick = std::ranges::find(k_.picks, reduction, &Pick::reduction);
+  if (pick == k_.picks.end() || number_of(k_, pick->otherwise) != 0) return nullptr;
+  const TileStrides s = tile_strides(k_.iotas[at(step(place_of(*pick)).index)], turned_);
+  return s.batch == 0 && s.row == 0 && s.col == 1 ? &*pick : nullptr;
 }
 
 /// Most tiles have no column that the row wants.
 void EpiloguePrinter::print_pick(const Pick& pick) {
   const std::string place = "place_" + number(at(pick.reduction));
-  out_.line("const i64 " + place + " = i64(" + reference(pick.place) + ") - p." + iotas_[at(step(pick.iota).index)] +
-            "_from - at.col;");
+  out_.line("const i64 " + place + " = i64(" + reference(position_of(pick)) + ") - p." +
+            iotas_[at(step(place_of(pick)).index)] + "_from - at.col;");
   out_.open("if (" + place + " >= 0 && " + place + " < 8 * kPairs) {");
   const std::string member = "part[x]." + names_[at(pick.reduction)];
   print_pass(needed({pick.value}, Level::kElement),
@@ -132,15 +118,13 @@ void EpiloguePrinter::add_pair(Fold& f, const Pair& p) const {
 
 void EpiloguePrinter::add_single(Fold& f, int i) const {
   const Step& s = step(i);
-  const std::string member = "part[x]." + names_[at(i)], a = accumulator(s);
-  if (const auto pick = pick_of(i)) {
+  const std::string member = "part[x]." + names_[at(i)];
+  if (const Pick* const pick = pick_of(i)) {
     f.picks.push_back(*pick);
     return;
   }
   f.taken.push_back(s.arguments[0]);
-  const Meaning lift[] = {{"x", reference(s.arguments[0])}, {"A", a}, {"T", compute_type(s.from)}};
-  const Meaning combine[] = {{"a", member}, {"b", with(info(s.op).lift, lift)}, {"A", a}};
-  f.first.push_back(member + " = " + with(info(s.op).combine, combine) + ";");
+  f.first.push_back(member + " = " + with_element(s, member, reference(s.arguments[0])) + ";");
 }
 
 void EpiloguePrinter::print_fold() {
@@ -155,7 +139,7 @@ void EpiloguePrinter::print_fold() {
       "Point& at) {");
   std::vector<int> wanted = f.taken, always;  // always: second passes that need no condition, as one
   std::vector<std::string> lines;
-  for (const Pick& p : f.picks) wanted.insert(wanted.end(), {p.place, p.value});
+  for (const Pick& p : f.picks) wanted.insert(wanted.end(), {position_of(p), p.value});
   for (const Fold::Second& second : f.second) {
     wanted.insert(wanted.end(), second.wanted.begin(), second.wanted.end());
     if (!second.condition.empty()) continue;
@@ -185,8 +169,7 @@ void EpiloguePrinter::print_join() {
   for (int i = 0; i < std::ssize(k_.steps); ++i) {
     if (!is_reduction(i) || pair_of(i)) continue;
     const std::string& member = names_[at(i)];
-    const Meaning combine[] = {{"a", "s." + member}, {"b", "o." + member}, {"A", accumulator(step(i))}};
-    out_.line("s." + member + " = " + with(info(step(i).op).combine, combine) + ";");
+    out_.line("s." + member + " = " + combined(step(i), "s." + member, "o." + member) + ";");
   }
   out_.close();
 }
@@ -209,8 +192,7 @@ void EpiloguePrinter::print_end() {
     const Step& s = step(i);
     const Pair* const pair = pair_of(i);
     const std::string member = "s." + names_[at(pair ? pair->second : i)];
-    const Meaning finish[] = {{"a", member}, {"n", "p.count"}, {"A", accumulator(s)}};
-    const std::string result = pair ? member + part_of(*pair, i) : with(info(s.op).finish, finish);
+    const std::string result = pair ? member + part_of(*pair, i) : finished(s, member, "p.count");
     out_.line("[[maybe_unused]] const " + type_of(i) + " " + names_[at(i)] + " = static_cast<" + type_of(i) + ">(" +
                   result + ");",
               s.label);

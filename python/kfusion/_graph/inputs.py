@@ -88,6 +88,11 @@ class Inputs(Nodes):
         """The value of an input, as it was given."""
         return self.value(self._input_nodes[number])
 
+    def number_of(self, value: Traced) -> int:
+        """The number among the call's arrays of that whose memory this is, or is a view of; -1 of none."""
+        known = zip(self.inputs, self._values, strict=True)
+        return next((i.argument for i, v in known if v._memory is value._memory), -1)
+
     def input_of(self, node: int) -> Input | None:
         """What an input node stands for."""
         return self.inputs[self._input_nodes.index(node)] if node in self._input_nodes else None

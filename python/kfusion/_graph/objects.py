@@ -15,13 +15,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
+from .._spec import is_array
 from .appended import Appended, ReadsItems
 from .contents import changed, contents, kinds, remembered, same, set_contents
 from .number import Computed, IntArgument, computed, is_int, is_number, registers
 from .reach import reached
 from .sizes import is_size
 from .source import SetsState
-from .structure import ATOMS, blank, containers, foreign_library, is_plain_type, may_hold_results, walk
+from .structure import ATOMS, blank, containers, foreign_library, is_plain_type, leaves, may_hold_results, walk
+from .values import Traced
 
 _CONTAINERS = (list, dict, OrderedDict, defaultdict)
 
@@ -53,11 +57,27 @@ def _whole(number: int) -> Whole:
 
 
 @dataclass(frozen=True)
+class Given:
+    """The array of this number among the call's, which the function has set somewhere."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Value:
+    """The value of this number: one array, wherever the function has put it."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Returned:
-    """What a function that sets something returns: its result, what lists, dicts and objects hold that it changed, by
-    number, and what is in those places that it set, by number. An unchanged item is a `Whole` below 0.
+    """What a function that sets something returns: the values that it computes, its result, what lists, dicts and
+    objects hold that it changed, by number, and what is in those places that it set, by number. An unchanged item is a
+    `Whole` below 0.
     """
 
+    values: tuple[Any, ...]
     result: Any
     changed: dict[int, dict[Any, Any]]
     placed: dict[int, Any]
@@ -126,27 +146,19 @@ class TakenApart:
         """Leaves the caller's objects as the function does, and gives its result."""
         if not isinstance(returned, Returned):
             return returned
-        given = functools.cache(lambda: registers(self.args, self.kwargs))
-
-        def computed(value: Computed) -> Any:
-            return value.value(given())
-
+        filled = self._filler(returned.values)
         for number, items in returned.changed.items():
             whole = self._wholes[number]
             before, kept = contents(whole), {key for key, value in items.items() if _is_kept(value)}
             if self._given[number][_Class] is Appended:
-                whole.extend(self._with_wholes(v, computed) for k, v in items.items() if k not in kept)
+                whole.extend(filled(v) for k, v in items.items() if k not in kept)
                 continue
             self._learn(number, before, items, kept)
-            after = {
-                k: before[k] if k in kept else self._with_wholes(v, computed)
-                for k, v in items.items()
-                if k in before or k not in kept
-            }
+            after = {k: before[k] if k in kept else filled(v) for k, v in items.items() if k in before or k not in kept}
             set_contents(whole, after if isinstance(whole, list) else _joined(after, before, self._given[number]))
         for number, value in returned.placed.items():
-            self._places[number].set(self._with_wholes(value, computed))
-        return self._with_wholes(returned.result, computed)
+            self._places[number].set(filled(value))
+        return filled(returned.result)
 
     def _learn(self, number: int, before: Mapping[Any, Any], items: Mapping[Any, Any], kept: set[Any]) -> None:
         self._learned.counters |= {(number, key) for key in items.keys() - kept if is_int(before.get(key))}
@@ -164,7 +176,7 @@ class TakenApart:
         if kind is tuple:
             return tuple(map(self._part, value))
         if not is_taken_apart(value):
-            self.is_traced = self.is_traced or hasattr(kind, "__kfusion_traced__")
+            self.is_traced = self.is_traced or is_traced(value)
             is_other = isinstance(value, (tuple, list, dict)) and not isinstance(value, Parts)
             return walk(value, lambda _, v: self._part(v), is_leaf=is_taken_apart) if is_other else value
         self.has_objects = self.has_objects or kind not in _CONTAINERS
@@ -182,30 +194,55 @@ class TakenApart:
             made[key] = self._argument(item) if (number, key) in self._learned.counters else self._part(item)
         return made
 
-    def _with_wholes(self, value: Any, computed: Callable[[Computed], Any]) -> Any:
-        def leaf(path: str, value: Any) -> Any:
-            return computed(value) if isinstance(value, Computed) else self._wholes[value.number]
+    def _filler(self, values: Sequence[Any]) -> Callable[[Any], Any]:
+        """What puts the caller's objects and arrays, and values, in their places."""
+        call = self.args, self.kwargs
+        numbers = functools.cache(lambda: registers(*call))
+        arrays = functools.cache(lambda: [v for v in leaves(call) if is_array(v) and not isinstance(v, np.generic)])
+        forms: dict[type, Callable[[Any], Any]] = {
+            Whole: lambda whole: self._wholes[whole.number],
+            Given: lambda given: arrays()[given.number],
+            Value: lambda value: values[value.number],
+            Computed: lambda computed: computed.value(numbers()),
+        }
 
-        def test(v: Any) -> bool:
-            return isinstance(v, (Whole, Computed))
+        def is_form(v: Any) -> bool:
+            return type(v) in forms
 
-        if not test(value) and not holds(value, test):
-            return value
-        return walk(value, lambda p, v: leaf(p, v) if test(v) else v, enters=may_hold_results, is_leaf=test)
+        def visit(_: str, v: Any) -> Any:
+            return forms[type(v)](v) if is_form(v) else v
+
+        def filled(value: Any) -> Any:
+            if not is_form(value) and not holds(value, is_form):
+                return value
+            return walk(value, visit, enters=may_hold_results, is_leaf=is_form)
+
+        return filled
 
 
 class Functional:
-    """A function that returns what another one sets: in its arguments, and in places, whose values come before them."""
+    """A function that returns what another one sets: in its arguments, and in places, whose values come before them.
+    `has_out`: callers give arrays for its results, which what it sets must not become.
+    """
 
-    def __init__(self, function: Any, name: str, signature: inspect.Signature, places: Sequence[Place] = ()) -> None:
+    def __init__(
+        self,
+        function: Any,
+        name: str,
+        signature: inspect.Signature,
+        places: Sequence[Place] = (),
+        *,
+        has_out: bool = False,
+    ) -> None:
         self.__wrapped__ = function
         self.__name__ = name
         self.places = places
+        self._has_out = has_out
         first = [inspect.Parameter(f"_{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(len(places))]
         self.__signature__ = signature.replace(parameters=[*first, *signature.parameters.values()])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        together = PutTogether()
+        together = PutTogether((args, kwargs))
         made = list(map(together.made_of, args))
         named = {name: together.made_of(value) for name, value in kwargs.items()}
         count = len(self.places)
@@ -213,7 +250,11 @@ class Functional:
             result = self.__wrapped__(*made[count:], **named)
         if others := changed(together.copies):
             raise SetsState(self.__name__, what=kinds(others))
-        return together.returned(result, values.found)
+        returned = together.returned(result, values.found)
+        if self._has_out and together.sets_values:
+            what = f"kfusion.{self.__name__}: out= is for results, and it sets other arrays beside them"
+            raise ValueError(f"{what}: call it without out=")
+        return returned
 
 
 class ValuesInPlaces:
@@ -245,8 +286,11 @@ class PutTogether:
     nothing, and what is in them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, call: tuple[Any, Any] = ((), {})) -> None:
         self.copies: list[tuple[Any, dict[Any, Any]]] = []
+        self._call = call
+        self._values: dict[int, Any] = {}  # that it returns or sets, by id
+        self.sets_values = False  # beside arguments
         self._made: list[Any] = []
         self._before: list[dict[Any, Any]] = []
 
@@ -256,6 +300,7 @@ class PutTogether:
         """
         if not self._made and not placed:
             return result
+        result = self._numbered(result, is_set=False)
         changed = {}
         for number, (made, before) in enumerate(zip(self._made, self._before, strict=True)):
             if type(made) is Appended and made.is_read:
@@ -264,7 +309,12 @@ class PutTogether:
             if not same(before, after):
                 kept = {key for key in after if key in before and after[key] is before[key]}
                 changed[number] = {k: _whole(-1) if k in kept else self._numbered(v) for k, v in after.items()}
-        return Returned(self._numbered(result, False), changed, {n: self._numbered(v) for n, v in placed.items()})
+        set_in_places = {n: self._numbered(v) for n, v in placed.items()}
+        values = list(self._values.values())
+        if not values:  # a function of arrays computes something
+            self.sets_values = True
+            values = [v for v in leaves(self._call) if is_traced(v)][:1]
+        return Returned(tuple(values), result, changed, set_in_places)
 
     def made_of(self, argument: Any) -> Any:
         """An argument with objects in place of parts; itself where it has none."""
@@ -302,24 +352,43 @@ class PutTogether:
         set_contents(made, self._before[number])
         return made
 
-    def _numbered(self, value: Any, with_numbers: bool = True) -> Any:
+    def _numbered(self, value: Any, *, is_set: bool = True) -> Any:
+        """With a form for what calls put there; what is set, and not returned, are arguments and numbers themselves."""
         numbers = {id(made): number for number, made in enumerate(self._made)}
 
         def test(v: Any) -> bool:
-            return id(v) in numbers or (with_numbers and is_number(v))
+            return id(v) in numbers or is_traced(v) or (is_set and is_number(v))
 
-        def leaf(path: str, v: Any) -> Any:
-            if not test(v):
-                return v
-            return _whole(numbers[id(v)]) if id(v) in numbers else computed(v)
+        def leaf(_: str, v: Any) -> Any:
+            if id(v) in numbers:
+                return _whole(numbers[id(v)])
+            if is_traced(v):
+                given = self._arguments.get(id(v), -1) if is_set else -1
+                self.sets_values = self.sets_values or (is_set and given < 0)
+                return Value(self._number(v)) if given < 0 else Given(given)
+            return computed(v) if is_set and is_number(v) else v
 
         return walk(value, leaf, enters=lambda v: may_hold_results(v) and holds(v, test), is_leaf=test)
+
+    def _number(self, value: Any) -> int:
+        self._values.setdefault(id(value), value)
+        return list(self._values).index(id(value))
+
+    @functools.cached_property
+    def _arguments(self) -> dict[int, int]:
+        """By id what stands for arrays of the call, and their numbers."""
+        return {id(v): v._tracer.number_of(v) for v in leaves(self._call) if isinstance(v, Traced)}
 
 
 def is_taken_apart(value: Any) -> bool:
     """Whether what a value holds is an argument in its place."""
     kind = type(value)
     return kind in _CONTAINERS or (is_plain_type(kind) and foreign_library(kind) is None)
+
+
+def is_traced(value: Any) -> bool:
+    """Whether it stands for an array while a function is traced."""
+    return hasattr(type(value), "__kfusion_traced__")
 
 
 def _is_kept(item: Any) -> bool:
@@ -348,4 +417,4 @@ def holds(value: Any, test: Callable[[Any], bool], depth: int = 4) -> bool:
 
 def holds_traced(values: Iterable[Any]) -> bool:
     """Whether something of a trace is behind one of the values."""
-    return any(hasattr(type(v), "__kfusion_traced__") or is_number(v) or is_size(v) for v in reached(values)[0])
+    return any(is_traced(v) or is_number(v) or is_size(v) for v in reached(values)[0])

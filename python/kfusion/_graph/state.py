@@ -111,9 +111,9 @@ class SetPlaces:
         """From now on what that list holds is an argument, or that of all lists."""
         self._learned.read |= self._learned.appended if number is None else {number}
 
-    def functional(self, function: Any, name: str, signature: inspect.Signature) -> Functional:
+    def functional(self, function: Any, name: str, signature: inspect.Signature, has_out: bool) -> Functional:
         """The function of these arguments."""
-        return Functional(function, name, signature, tuple(self._places))
+        return Functional(function, name, signature, tuple(self._places), has_out=has_out)
 
 
 def cannot_set(function: str, what: str) -> TraceError:

@@ -90,7 +90,10 @@ def _take_along_axis(x: Traced, indices: Any, axis: int | None = -1) -> Any:
     return contractions.take_along_axis(x, indices, axis)
 
 
-def _clip(x: Traced, min: Any = None, max: Any = None) -> Any:
+def _clip(x: Any, min: Any = None, max: Any = None) -> Any:
+    tracer = tracer_of(x, min, max)
+    assert tracer is not None
+    x = x if isinstance(x, Traced) else tracer.lift(np.asarray(read(x))[()], "numpy")  # NumPy makes an array of it
     if x._dtype == "bool" and min is max is None:  # NumPy takes the positive of x then
         raise TypeError("kfusion.clip: bools want a bound, as NumPy has it, got none")
     if x._dtype == "int32":  # bounds beyond its ends are none

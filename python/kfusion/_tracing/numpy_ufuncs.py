@@ -19,7 +19,7 @@ from .._ops import primitives as p
 from .._ops.erfc import erfc, ndtr
 from .._spec import HALF, dtype_name
 from . import dtype_names, numpy_calls, numpy_stored, refusals
-from .promoted import narrow, together
+from .promoted import narrow, rounded, together
 from .traced import power
 
 POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal"}
@@ -166,7 +166,7 @@ def _formula(name: str, inputs: tuple[Any, ...]) -> Any:
     tracer = tracer_of(*inputs)
     assert tracer is not None
     library = next(x._library for x in inputs if isinstance(x, Traced))
-    lifted = [tracer.lift(x, library) for x in inputs]
+    lifted = rounded([tracer.lift(x, library) for x in inputs], floats=takes == "made floats")
     with tracer.stage(name):
         values, dtype = together(lifted, floats=takes == "made floats")
         if dtype == "bool":

@@ -215,7 +215,7 @@ def power(x: Any, y: Any, shortcuts: Mapping[float, str]) -> Any:
     exponent = y.item() if isinstance(y, (np.floating, np.integer)) else y
     if not (is_int(exponent) or type(exponent) is float) or exponent not in shortcuts or not isinstance(x, Value):
         return tracer_of(x, y).map("power", x, y)  # type: ignore[union-attr]
-    if x._library == "numpy" and isinstance(y, np.floating) and x._dtype != "bfloat16":
+    if x._library == "numpy" and isinstance(y, np.generic) and x._dtype != "bfloat16":
         x = astype(x, np.result_type(x._dtype, y).name)
     return x._tracer.map(shortcuts[exponent], x) if x._dtype in FLOATS else x._tracer.map("power", x, y)
 
