@@ -127,16 +127,17 @@ void Joint::hide_insides(const Device& device) {
 void Joint::find_inexact() {
   is_inexact_.resize(g_.nodes.size());
   const std::vector<bool> is_compared = compared(g_, forward_end_);
-  std::vector<bool> is_of_rows(g_.nodes.size());  // a reduction, or made of such alone
+  is_of_rows_.resize(g_.nodes.size());
+  loose_ = loose_values(g_);
   for (NodeId id = 0; id < std::ssize(g_.nodes); ++id) {
     const Node& n = g_[id];
     const bool reduces = kind(n.op) == OpKind::kReduce;
     const bool maps = kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast || kind(n.op) == OpKind::kView;
-    const auto is_rows = [&](NodeId a) { return is_of_rows[at(a)] && g_[a].size() >= n.size(); };
-    is_of_rows[at(id)] = reduces || (maps && std::ranges::any_of(n.arguments, is_rows));
+    const auto is_rows = [&](NodeId a) { return is_of_rows_[at(a)] && g_[a].size() >= n.size(); };
+    is_of_rows_[at(id)] = reduces || (maps && std::ranges::any_of(n.arguments, is_rows));
     const bool is_extreme = n.op == Op::max || n.op == Op::min;
     is_inexact_[at(id)] =
-        is_extreme ? is_compared[at(id)] && !is_of_input(n.arguments[0]) : is_half(n.dtype) && is_of_rows[at(id)];
+        is_extreme ? is_compared[at(id)] && !is_of_input(n.arguments[0]) : is_half(n.dtype) && is_of_rows_[at(id)];
   }
   for (NodeId id = 0; id < std::ssize(g_.nodes); ++id)
     if (is_inexact_[at(id)]) is_inexact_[at(same_[at(id)])] = true;
@@ -227,23 +228,71 @@ MinCut::Capacity Joint::store_cost(NodeId id, double dearness) const {
 }
 
 Joint::Choice Joint::choose(double dearness, NodeId never) const {
+  Bounds bounds;
+  if (never >= 0) bounds.keep.insert(never);
+  Choice best = cut(dearness, bounds);
+  if (!clashes(best).rows.empty()) {
+    Choice other = without_clashes(best, bounds, true);
+    best = without_clashes(std::move(best), std::move(bounds), false);
+    if (other.cost < best.cost) best = std::move(other);
+  }
+  if (never < 0 && !best.is_possible()) throw std::logic_error("kfusion: no cut of both passes");
+  return best;
+}
+
+/// The cheapest where numbers of rows are computed again, or kept with what they are of.
+Joint::Choice Joint::without_clashes(Choice choice, Bounds never, bool keeps_rows) const {
+  for (Clashes found = clashes(choice); !found.rows.empty() && choice.is_possible(); found = clashes(choice)) {
+    if (keeps_rows)
+      never.again.merge(found.values);
+    else
+      never.keep.merge(found.rows);
+    choice = cut(choice.dearness, never);
+  }
+  return choice;
+}
+
+Joint::Clashes Joint::clashes(const Choice& choice) const {
+  Clashes found;
+  for (const NodeId row : choice.kept) {
+    if (!is_of_rows_[at(row)] || !loose_.values[at(row)]) continue;
+    std::vector<NodeId> open = {row};
+    std::set<NodeId> seen;
+    while (!open.empty()) {
+      const NodeId id = open.back();
+      open.pop_back();
+      for (NodeId a : made_of(id)) {
+        a = same_[at(a)];
+        if (!loose_.values[at(a)] || std::ranges::binary_search(choice.kept, a) || !seen.insert(a).second) continue;
+        open.push_back(a);
+        if (!loose_.rounds[at(a)] || !std::ranges::binary_search(choice.again, a)) continue;
+        found.rows.insert(row);
+        found.values.insert(a);
+      }
+    }
+  }
+  return found;
+}
+
+Joint::Choice Joint::cut(double dearness, const Bounds& never) const {
   const int count = static_cast<int>(needed_.size()), source = 2 * count, sink = source + 1;
   MinCut cut(sink + 1);
   for (int i = 0; i < count; ++i) {
     const NodeId id = needed_[at(i)];
-    const bool is_argument = g_[id].op == Op::input;
-    cut.add_edge(2 * i, 2 * i + 1, id == never ? MinCut::kInfinite : store_cost(id, dearness));
-    if (is_argument || again_[at(i)] > 0)
-      cut.add_edge(source, 2 * i, is_argument ? MinCut::kInfinite : other_cost(again_[at(i)], dearness));
+    const bool is_given = g_[id].op == Op::input || never.again.contains(id);
+    cut.add_edge(2 * i, 2 * i + 1, never.keep.contains(id) ? MinCut::kInfinite : store_cost(id, dearness));
+    if (is_given || again_[at(i)] > 0)
+      cut.add_edge(source, 2 * i, is_given ? MinCut::kInfinite : other_cost(again_[at(i)], dearness));
     for (const NodeId a : made_of(id))
       if (const int from = index_[at(same_[at(a)])]; from >= 0) cut.add_edge(2 * from + 1, 2 * i, MinCut::kInfinite);
     if (is_read_[at(id)]) cut.add_edge(2 * i + 1, sink, MinCut::kInfinite);
   }
   const std::vector<bool> again = cut.sink_side(source, sink);
-  if (never < 0 && cut.capacity() >= MinCut::kInfinite) throw std::logic_error("kfusion: no cut of both passes");
-  Choice choice{{}, dearness, cut.capacity()};
-  for (int i = 0; i < count; ++i)
+  Choice choice{{}, {}, dearness, cut.capacity()};
+  for (int i = 0; i < count; ++i) {
+    if (again[at(2 * i)]) choice.again.push_back(needed_[at(i)]);
     if (!again[at(2 * i)] && again[at(2 * i + 1)]) choice.kept.push_back(needed_[at(i)]);
+  }
   return choice;
 }
 

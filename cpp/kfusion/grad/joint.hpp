@@ -1,7 +1,9 @@
 // A function's graph with that of its gradients behind it, and what each of its values costs a backward pass.
 #pragma once
+#include <set>
 #include <vector>
 
+#include "kfusion/grad/loose.hpp"
 #include "kfusion/grad/min_cut.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/plan/device.hpp"
@@ -20,6 +22,9 @@ namespace kfusion::grad {
 ///   product      its FLOPs at the peak, loads of its arguments, a store and a load of its result
 ///   view         nothing
 ///   call         more than all else: it may be random, or of any length
+///
+/// Of half types, numbers of rows (the sum of a softmax) are kept only where backward does not compute again what they
+/// are of: it may find other numbers (Loose), whose weights would not sum to 1.
 class Joint {
  public:
   static constexpr double kUnits = 64, kHidden = 4;
@@ -30,7 +35,8 @@ class Joint {
   Joint(const GraphBuilder& graph, const NodeIds& results, const NodeIds& inputs, const Device& device);
 
   struct Choice {
-    std::vector<NodeId> kept;  ///< ascending, arguments too
+    std::vector<NodeId> kept;   ///< ascending, arguments too
+    std::vector<NodeId> again;  ///< computed again, ascending
     double dearness = 1;
     MinCut::Capacity cost = 0;
     bool is_possible() const { return cost < MinCut::kInfinite; }
@@ -47,6 +53,18 @@ class Joint {
   std::int64_t stored_bytes(const Choice& choice) const;
 
  private:
+  /// What a cut must not do.
+  struct Bounds {
+    std::set<NodeId> keep, again;
+  };
+  /// Numbers of rows that are kept, and what they are of that is computed again.
+  struct Clashes {
+    std::set<NodeId> rows, values;
+  };
+
+  Choice cut(double dearness, const Bounds& never) const;
+  Clashes clashes(const Choice& choice) const;
+  Choice without_clashes(Choice choice, Bounds never, bool keeps_rows) const;
   void find_read(const std::vector<bool>& is_late, const NodeIds& gradients);
   void hide_insides(const Device& device);
   void find_inexact();
@@ -67,6 +85,8 @@ class Joint {
   /// is an argument: it computes that again, and not to the bit. Those that are subtracted (softmax) are as good as
   /// new.
   std::vector<bool> is_inexact_;
+  std::vector<bool> is_of_rows_;  ///< a reduction, or made of such alone
+  Loose loose_;
   std::vector<bool> is_hidden_;        ///< within what a function of the library computes whole
   std::vector<bool> is_often_stored_;  ///< what a product's kernel, or a call, stores in many plans
   std::vector<NodeId> needed_;         ///< what is read, and what that is made of, ascending

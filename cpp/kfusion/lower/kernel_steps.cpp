@@ -23,6 +23,18 @@ Step step(StepKind kind, const Node& node, NodeId id, DType from) {
 
 }  // namespace
 
+Steps::Steps(const Plan& plan, const Group& group, const Space& space, Kernel& k)
+    : plan_(plan), g_(plan.graph), group_(group), space_(space), k_(k) {
+  const auto is_half_type = [&](NodeId n) { return is_half(g_[n].dtype); };
+  if (std::ranges::none_of(group.stores, is_half_type)) return;
+  std::unordered_set<NodeId> reduced;
+  for (auto n = group.nodes.rbegin(); n != group.nodes.rend(); ++n)
+    if (work(*n).kind == WorkKind::kReduce || reduced.contains(*n))
+      for (const Access& a : work(*n).reads) reduced.insert(a.base);
+  for (const NodeId n : group.stores)
+    if (is_half_type(n) && reduced.contains(n)) reduced_as_stored_.insert(n);
+}
+
 void Steps::add_all() {
   const auto is_deferred = [&](NodeId n) { return std::ranges::find(group_.deferred, n) != group_.deferred.end(); };
   for (const NodeId n : group_.nodes)
@@ -97,12 +109,7 @@ int Steps::add_pick(NodeId n, int element) {
   const Positions positions = positions_of(g_, plan_.folded, n);
   const DType integers = g_[node.arguments[1]].dtype;
   int index = argument(space_.spans.at(n), work(n).reads[1]);
-  if (integers != DType::kInt64) {
-    Step wide;
-    wide.kind = StepKind::kCast, wide.op = Op::cast, wide.dtype = DType::kInt64, wide.from = integers;
-    wide.arguments = {index};
-    index = push(std::move(wide));
-  }
+  if (integers != DType::kInt64) index = cast(DType::kInt64, integers, index);
   const bool is_sure = always_has_position(g_, plan_.folded, n);
   const int known = is_sure ? -1 : known_positions(index, positions);
   if (!positions.nonnegative) {
@@ -206,11 +213,28 @@ void Steps::add_pair(NodeId reduction, int step) {
 }
 
 int Steps::argument(Axes span, const Access& a) {
-  if (space_.spans.contains(a.base)) return unstored(step_of(a.base));
+  if (space_.spans.contains(a.base)) return as_read(a.base);
   const Node& source = g_[a.base];
   if (source.op == Op::constant) return constant(a.base);
   const Strided seen = seen_from(space_, span, a, source.dtype);
   return source.op == Op::iota ? operand(StepKind::kIota, iotas_, seen) : operand(StepKind::kLoad, loads_, seen);
+}
+
+/// What the kernel goes on with: rounded where it stores the value and reduces it.
+int Steps::as_read(NodeId n) {
+  const int i = step_of(n);
+  if (!reduced_as_stored_.contains(n)) return unstored(i);
+  if (k_.steps[at(i)].kind == StepKind::kCast) return i;
+  const auto [known, is_new] = rounded_.try_emplace(n, i);
+  if (is_new) known->second = cast(g_[n].dtype, DType::kFloat32, i);
+  return known->second;
+}
+
+int Steps::cast(DType to, DType from, int i) {
+  Step s;
+  s.kind = StepKind::kCast, s.op = Op::cast, s.dtype = to, s.from = from;
+  s.arguments = {i};
+  return push(std::move(s));
 }
 
 /// What the kernel goes on with where `i` only says how a result is stored.

@@ -1,6 +1,7 @@
 // The steps of a kernel: one for each node of the group, loads and constants where they are first used.
 #pragma once
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "kfusion/lower/space.hpp"
@@ -10,8 +11,7 @@ namespace kfusion {
 class Steps {
  public:
   /// Adds to the steps, constants, tables (but for their operands) and pairs of `k`.
-  Steps(const Plan& plan, const Group& group, const Space& space, Kernel& k)
-      : plan_(plan), g_(plan.graph), group_(group), space_(space), k_(k) {}
+  Steps(const Plan& plan, const Group& group, const Space& space, Kernel& k);
 
   void add_all();
 
@@ -44,6 +44,8 @@ class Steps {
   int add_reduction(NodeId n);
   void add_pair(NodeId reduction, int step);
   int argument(Axes span, const Access& a);
+  int as_read(NodeId n);
+  int cast(DType to, DType from, int step);
   int unstored(int step) const;
   int operand(StepKind kind, Operands& among, const Strided& operand);
   int constant(NodeId n);
@@ -60,6 +62,9 @@ class Steps {
   Operands loads_, iotas_;
   std::vector<Strided> tables_;
   std::unordered_map<NodeId, int> step_;  ///< by node of the group, and by constant
+  /// Of half types: what others read beside sums of it has to be what was summed. A backward pass is given both.
+  std::unordered_set<NodeId> reduced_as_stored_;
+  std::unordered_map<NodeId, int> rounded_;  ///< by node of these: the step that rounds it
 };
 
 }  // namespace kfusion

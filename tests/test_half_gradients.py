@@ -1,0 +1,114 @@
+"""Gradients of half types beside float64 and eager torch: what is kept for backward is what was summed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import kfusion as kf
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+DRAWS = 4  # of arrays: a rounding that happens to be none says nothing
+MAPS = (
+    "torch.tanh({a})",
+    "{a} * 1.7",
+    "{a} + 0.5",
+    "torch.sigmoid({a})",
+    "F.silu({a})",
+    "4 * torch.tanh({a} / 4)",
+    "{a} + b",
+    "{a} * b",
+    "{a} * {c}",
+    "{a} + {c}",
+)
+OF_ROWS = (
+    "torch.softmax({a}, -1)",
+    "torch.softmax({a}.to(wide), -1).to({a}.dtype)",
+    "torch.log_softmax({a}, -1)",
+    "torch.exp({a} * 0.3) / torch.exp({a} * 0.3).sum(-1, keepdim=True)",
+    "F.layer_norm({a}, ({a}.shape[-1],))",
+    "F.rms_norm({a}, ({a}.shape[-1],))",
+    "{a} / {a}.norm(dim=-1, keepdim=True)",
+)
+# Weights that summed to less than 1: scores that one kernel stored, and computed its sums of before they were rounded;
+# results that backward computed again, of other digits than those that forward had stored and summed.
+ONCE_WRONG = {
+    "scores of maps": ("v = x * y.mean(-2, keepdim=True) * 3", "p = torch.softmax(v, -1)", "r = p @ z"),
+    "scores that are a result": (
+        "s = x @ y.mT * 0.3",
+        "v = s * b * (s * b) * b",
+        "p = torch.softmax(v, -1)",
+        "r = p @ z, v",
+    ),
+}
+
+
+def program(steps: Sequence[str]) -> Callable[..., tuple[Any, ...]]:
+    lines = ["def f(x, y, z, b, wide=torch.float32):", *steps, "return r if isinstance(r, tuple) else (r,)"]
+    scope = {"torch": torch, "F": F}
+    exec("\n    ".join(lines), scope)
+    return scope["f"]
+
+
+def drawn_steps(rng: random.Random) -> list[str]:
+    steps, values = [], ["x", "y"]
+    if rng.random() < 0.5:
+        steps, values = ["s = x @ y.mT * 0.3"], ["s"]
+    for i in range(rng.randrange(5)):
+        steps.append(f"v{i} = {rng.choice(MAPS).format(a=values[-1], c=rng.choice(values))}")
+        values.append(f"v{i}")
+    steps.append(f"p = {rng.choice(OF_ROWS).format(a=values[-1])}")
+    result = rng.choice(["p", "p @ z", "p * b", "torch.tanh(p) @ z"])
+    return [*steps, f"r = {result}" + rng.choice(["", f", {values[-1]}"])]
+
+
+def gradients(f: Callable[..., Any], tensors: Sequence[Any], seeds: Sequence[Any]) -> list[Any]:
+    leaves = [t.detach().requires_grad_() for t in tensors]
+    made = [(y, g.to(y.dtype)) for y, g in zip(f(*leaves), seeds, strict=True) if y.requires_grad]
+    found = torch.autograd.grad([y for y, _ in made], leaves, [g for _, g in made], allow_unused=True)
+    return [torch.zeros_like(t) if g is None else g for t, g in zip(leaves, found, strict=True)]
+
+
+def require_as_exact(steps: Sequence[str], half: str, size: int, seed: int) -> None:
+    """Of each argument, over some draws of arrays: within 1.5 times the error of eager torch, and one rounding."""
+    f, dtype = program(steps), getattr(torch, half)
+    fused = kf.fuse(f)
+    errors: dict[int, list[tuple[float, float]]] = {}
+    for draw in range(DRAWS):
+        generator = torch.Generator().manual_seed(seed * DRAWS + draw)
+        shapes = (2, size, size), (2, size, size), (2, size, 8), (size,)
+        tensors = [torch.randn(s, generator=generator).to(dtype) for s in shapes]
+        seeds = [(torch.randn(y.shape, generator=generator) + draw % 3).to(dtype) for y in f(*tensors)]
+        exact = gradients(
+            lambda *a: f(*a, wide=torch.float64), [t.double() for t in tensors], [g.double() for g in seeds]
+        )
+        eager, ours = gradients(f, tensors, seeds), gradients(fused, tensors, seeds)
+        for i, (a, e, o) in enumerate(zip(exact, eager, ours, strict=True)):
+            scale = float(a.norm()) or 1.0
+            errors.setdefault(i, []).append(tuple(float((x.double() - a).norm()) / scale for x in (e, o)))
+    for i, pairs in errors.items():
+        of_eager, of_ours = (sum(column) / DRAWS for column in zip(*pairs, strict=True))
+        bound = 1.5 * of_eager + torch.finfo(dtype).eps / 2
+        assert of_ours <= bound or of_eager > 0.3, f"seed {seed}, gradient {i}: {of_ours} > {bound}\n" + "\n".join(
+            steps
+        )
+
+
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+@pytest.mark.parametrize("case", ONCE_WRONG)
+@pytest.mark.parametrize("size", [5, 16, 48])
+def test_once_wrong(case: str, half: str, size: int) -> None:
+    require_as_exact(ONCE_WRONG[case], half, size, seed=size)
+
+
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+@pytest.mark.parametrize("first", range(0, 30, 10))
+def test_drawn(half: str, first: int) -> None:
+    for seed in range(first, first + 10):
+        rng = random.Random(seed)
+        require_as_exact(drawn_steps(rng), half, rng.choice([1, 2, 5, 16, 33, 48]), seed)
