@@ -137,6 +137,22 @@ class OfNumPy(torch.autograd.Function):
         return g * torch.from_numpy(np.cos(ctx.saved_tensors[0].numpy()))
 
 
+class ExpOfNumPy(torch.autograd.Function):
+    """The same, with its result saved, and another result beside it that has no gradients."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = torch.from_numpy(np.exp(x.detach().numpy()))
+        ctx.save_for_backward(y)
+        large = (y > 1).double()
+        ctx.mark_non_differentiable(large)
+        return y, large
+
+    @staticmethod
+    def backward(ctx, g, _):
+        return g * ctx.saved_tensors[0]
+
+
 class InPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -166,6 +182,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "broadcast": lambda x, w: Added.apply(x, w[:1]) * w,
     "writes inside": lambda x, w: Written.apply(x * w) * w,
     "of NumPy": lambda x, w: OfNumPy.apply(x * w) * w,
+    "of NumPy, saved": lambda x, w: ExpOfNumPy.apply(x * w)[0] * w,
+    "of NumPy, of two": lambda x, w: next(y * w + z for y, z in [ExpOfNumPy.apply(x * w)]),
     "in place": lambda x, w: InPlace.apply(x * w) * w,
     "chain": lambda x, w: Reversed.apply(Reversed.apply(x * w, 0.3) * 2, 0.5) * rounded(w),
     "shared by others": lambda x, w: next(y * w + y.cos() for y in [Reversed.apply(x, 2.0)]),
@@ -201,6 +219,12 @@ def test_gradients_are_torchs(name: str) -> None:
         torch.testing.assert_close([*made[1]], want[1:])
         y, pull = kf.vjp(fused, *given)
         torch.testing.assert_close([y, *pull(torch.cos(y))], want)
+
+
+def test_results_of_calls_without_gradients() -> None:
+    x = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    for function in (lambda x: ExpOfNumPy.apply(x * 2), kf.fuse(lambda x: ExpOfNumPy.apply(x * 2))):
+        assert [y.requires_grad for y in function(x)] == [True, False]
 
 
 def test_kernels_hold_what_is_traced() -> None:

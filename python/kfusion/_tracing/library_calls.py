@@ -16,6 +16,7 @@ from .._graph.source import trace_error
 from .._graph.structure import leaves
 from .._graph.tracer import Tracer
 from .._graph.values import Traced, WritingCall, tracer_of
+from .._spec import FLOATS
 from . import library_arguments, library_attention, library_runs, library_trials, refusals, torch_complex
 from .dtype_names import is_complex, name_of_dtype
 
@@ -83,7 +84,8 @@ def _called(
         run(*(library_trials.without_data(v, library_trials.device_of([v])).zero_() for v in call.values))
     before = [tracer.node(call.values[i]) for i in written if _is_whole(call, i)]
     before_it = tracer.last_draw if tried.draws else []
-    read = _read(tracer, tried, call.values, shapes, written)
+    constants, fixed = _without_gradients(tracer, tried, shapes, written)
+    read = [tracer.constant(v) if i in constants else v for i, v in enumerate(call.values)]
     made = tracer.library_call(name, run, [*read, *before_it], types)
     tracer.last_draw = made[-1:] if tried.draws else tracer.last_draw
     after = made[len(results.tensors) : len(results.tensors) + len(written)]
@@ -95,6 +97,7 @@ def _called(
         made[k] = tracer.value(
             tracer.node(made[k]), library_trials.owner(results.tensors[k], shown, call.values)._memory
         )
+    made = [tracer.constant(m) if k in fixed and m._dtype in FLOATS else m for k, m in enumerate(made)]
     numbers = [
         torch_complex.made(m, dtype) if (dtype := name_of_dtype(t)) in torch_complex.STORED else m
         for m, t in zip(made, results.tensors, strict=False)
@@ -102,12 +105,13 @@ def _called(
     return results.filled(numbers, call.given)
 
 
-def _read(tracer: Tracer, tried: library_trials.Tried, values: Any, shapes: Any, written: Any) -> list[Any]:
-    """What a call reads, of which gradients take for constants what torch has none for."""
+def _without_gradients(
+    tracer: Tracer, tried: library_trials.Tried, shapes: Any, written: Any
+) -> tuple[list[int], list[int]]:
+    """The numbers of what a call reads, and of results, that gradients take for constants since torch has none."""
     if not tracer.differentiates or written:
-        return list(values)
-    constants = tried.without_gradients([of_call(shape, 0) for shape in shapes])
-    return [tracer.constant(v) if i in constants else v for i, v in enumerate(values)]
+        return [], []
+    return tried.without_gradients([of_call(shape, 0) for shape in shapes])
 
 
 def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs: Any, build: Callable[[], Any]) -> Any:

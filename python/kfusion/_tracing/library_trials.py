@@ -65,17 +65,21 @@ class Tried:
         self.draws = draws.found
         return found, shown, [i for i, t in enumerate(shown) if t._version != versions[i]]
 
-    def without_gradients(self, shapes: Sequence[tuple[int, ...]]) -> list[int]:
-        """The numbers of floats to which the results hand no gradient: torch has None for them, and not zeros."""
+    def without_gradients(self, shapes: Sequence[tuple[int, ...]]) -> tuple[list[int], list[int]]:
+        """The numbers of floats to which the results hand no gradient: torch has None for them, and not zeros. And the
+        numbers of results that have none.
+        """
         try:
             found, shown, _ = self(shapes, wants_gradients=True)
         except Exception:  # such as a write to what requires grad
-            return []
+            return [], []
         results: list[Any] = []
         walk(found, lambda _, leaf: results.append(leaf) if is_array(leaf) else None)
         reached = _reached([t.grad_fn for t in results])
         own = [t if t._base is None else t._base for t in shown]
-        return [i for i, t in enumerate(own) if t.requires_grad and id(t) not in reached]
+        new = Results(self._name, found, shown).tensors
+        constants = [i for i, t in enumerate(own) if t.requires_grad and id(t) not in reached]
+        return constants, [i for i, t in enumerate(new) if not t.requires_grad]
 
     def types_of(self, known: dict[Any, list[Any]]) -> Callable[[list[tuple[int, ...]]], list[Any]]:
         """A function from shapes of arguments to the types of results. `known` are those of all calls of a trace: a

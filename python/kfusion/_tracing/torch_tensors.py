@@ -167,7 +167,7 @@ class _Tensors:
             hint = "take kfusion.grad or vjp inside, or kfusion.call(torch.func.vmap(f), x, result=...)"
             raise trace_error(what, hint)
         args, kwargs = self._with_values(name, args, kwargs)
-        if self._tracer.differentiates and _computes(function, name):
+        if self._tracer.differentiates and not self._tracer.is_trying and _computes(function, name):
             args, kwargs = walk((args, kwargs), self._differentiated)
         takes_any = self._tracer.plans and not self._tracer.is_trying  # also tensors without data
         if takes_any and _computes(function, name):
