@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from kfusion._ops import views
 from kfusion._tracing import library_checks, torch_functions
 
 torch = pytest.importorskip("torch")
@@ -129,6 +130,42 @@ def test_a_difference_is_an_error(monkeypatch):
         ),
     ):
         kf.trace(lambda x: torch.relu(x), kf.spec((3,), like="torch"))
+
+
+@pytest.mark.parametrize(
+    ("name", "traced", "call", "message"),
+    [
+        ("movedim", lambda x, *axes: views.reshape(x, x.shape), lambda x: x.movedim(0, 1),
+         r"torch\.movedim: has strides \[1, 4\], traced \[4, 1\]"),
+        ("dropout", lambda x, p=0.5, training=True: x * 1, lambda x: F.dropout(x, 0.5),
+         r"torch\.dropout: moves generators torch, traced no generator"),
+        ("relu", lambda x: x._tracer.next_stream() is None or x * 1, torch.relu,
+         r"torch\.relu: moves no generator, traced generators torch"),
+    ],
+)  # fmt: skip
+def test_differences_of_strides_and_generators(name, traced, call, message, monkeypatch):
+    for key in {name, f"Tensor.{name}"} & torch_functions.FUNCTIONS.keys():
+        monkeypatch.setitem(torch_functions.FUNCTIONS, key, traced)
+    with (
+        library_checks.using(library_checks.raised),
+        pytest.raises(library_checks.LibraryDifference, match=message),
+    ):
+        kf.trace(lambda x: call(x), kf.spec((4, 4), like="torch"))
+
+
+@pytest.mark.parametrize("generator", [None, torch.Generator()], ids=["torch's own", "one that is given"])
+@pytest.mark.parametrize("draw", ["bernoulli_", "normal_", "uniform_"])
+def test_generators_move_as_far_as_torchs(draw, generator):
+    """In a call that is compared, too: the comparison draws from copies."""
+    states = []
+    for wrap in (lambda f: f, kf.fuse):
+        torch.manual_seed(3)
+        (generator or torch.default_generator).manual_seed(4)
+        f = wrap(lambda x: getattr(x * 0.5, draw)(generator=generator))
+        with library_checks.using(library_checks.raised):
+            drawn = f(torch.ones(3, 5))
+        states.append((drawn, torch.get_rng_state(), (generator or torch.default_generator).get_state()))
+    assert all(map(torch.equal, *states))
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")

@@ -1,13 +1,15 @@
 """A checking mode: each call of torch or NumPy that is traced is made on plain arrays, too, and both are compared.
 
 `KFUSION_CHECK=library` in the environment, or `library_checks.using(raised)`, turns it on. What is compared: dtypes,
-extents, strides where they are known, which result shares memory with which argument or other result, what is written
-to, and whether random numbers are drawn. Values are not: other tests compare these.
+extents, strides of views, which result shares memory with which argument or other result, what is written to, and which
+generators of random numbers move: those that all share, and those among the arguments. Values are not: other tests
+compare these.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import math
 import os
@@ -21,7 +23,7 @@ from .._graph.sizes import of_call
 from .._graph.structure import leaves
 from .._graph.values import Traced, tracer_of
 from .._spec import FLOATS
-from . import library_trials
+from . import library_trials, randomness
 from .dtype_names import is_complex, name_of_dtype
 from .library_answers import StandIns
 
@@ -91,7 +93,7 @@ class _Asked:
         self.described = ""
         for number in (1, 0):  # of which some functions take one only
             with contextlib.suppress(Exception), _aside(tracer):
-                self._made, self._written, self._draws = self._call(function, args, kwargs, number)
+                self._made, self._written, self._moved = self._call(function, args, kwargs, number)
                 self.is_known = True
                 break
 
@@ -100,11 +102,15 @@ class _Asked:
         made = StandIns((args, kwargs), lambda v: _stand_in(v, number, is_torch=is_torch), _apart)
         self._values, self._stand_ins, given, named = made.values, made.arrays, made.args, made.kwargs
         self._versions = [v._memory.version for v in self._values]
-        self.described = str([_described(v) for v in leaves((given, named))])
-        before = [_copy(x) for x in self._stand_ins]
-        states = _states()
+        arguments = list(leaves((given, named)))
+        self.described = str([_described(v) for v in arguments])
+        self._strides = [_strides(x) for x in self._stand_ins]  # x.t_() changes them
+        before, generators = [_copy(x) for x in self._stand_ins], dict(randomness.generators_among(arguments))
+        states = randomness.states_of(generators, (*_SHARED, *generators))
         made = function(*given, **named)
-        return made, [_is_changed(x, b) for x, b in zip(self._stand_ins, before, strict=True)], _states() != states
+        after = randomness.states_of(generators, (*_SHARED, *generators))
+        moved = sorted(name for name in after if after[name] != states.get(name))
+        return made, [_is_changed(x, b) for x, b in zip(self._stand_ins, before, strict=True)], moved
 
     # ---- the comparison ----
 
@@ -124,9 +130,15 @@ class _Asked:
         for i, is_written in enumerate(self._written):
             if is_written and self._values[i]._memory.version == self._versions[i]:
                 yield f"writes to argument {i}, traced it does not"
-        is_library_call = len(self._tracer.library_calls) > self._calls  # which draws when it runs
-        if self._draws != (self._tracer.effects[0] != self._drawn) and got and not is_library_call:
-            yield f"{'draws' if self._draws else 'does not draw'} random numbers, traced otherwise"
+        if got and self._moved != (moved := self._traced_moves()):
+            yield f"moves {_listed(self._moved)}, traced {_listed(moved)}"
+
+    def _traced_moves(self) -> list[str]:
+        """The generators that move when what was traced runs; a call of the library moves those that it moved here."""
+        calls = self._tracer.library_calls[self._calls :]
+        if calls:
+            return self._moved if any(getattr(run, "is_random", False) for run in calls) else []
+        return ["torch"] if self._tracer.effects[0] != self._drawn else []
 
     def _of_result(self, what: str, wanted: Any, got: Traced) -> Iterator[str]:
         dtype, shape = name_of_dtype(wanted), tuple(of_call(got.shape, 0))
@@ -140,10 +152,23 @@ class _Asked:
         if of_shared - {id(got._memory)}:
             yield f"{what}shares memory with argument {shares.index(True)}, traced it does not"
         owner = next((i for i, v in enumerate(self._values) if v._memory is got._memory), None)
+        if owner is not None and shares[owner]:
+            yield from self._of_view(what, owner, wanted, got)
         is_unknown = got._path is None and got._library == "numpy"  # nobody knows: a write is refused
         if owner is not None and not of_shared and math.prod(shape) and not is_unknown:
             maybe = "may share" if got._path is None else "shares"
             yield f"{what}shares no memory with argument {owner}, traced it {maybe} it"
+
+    def _of_view(self, what: str, owner: int, wanted: Any, got: Traced) -> Iterator[str]:
+        """Strides of a view, where the argument's stand-in lies as the argument."""
+        strides = [self._tracer.strides(v) for v in (self._values[owner], got)]
+        if None in strides or wanted.shape != tuple(got.shape) or 0 in wanted.shape:
+            return
+        of_argument, of_view = (list(of_call(tuple(s), 0)) for s in strides)
+        found = _strides(wanted)
+        differs = [n > 1 and s != w for n, s, w in zip(wanted.shape, of_view, found, strict=True)]
+        if of_argument == self._strides[owner] and any(differs):
+            yield f"{what}has strides {found}, traced {of_view}"
 
 
 @contextlib.contextmanager
@@ -161,11 +186,11 @@ def _aside(tracer: Any) -> Iterator[None]:
         yield
 
 
-def _states() -> tuple[Any, ...]:
-    torch = sys.modules.get("torch")
-    of_torch = b"" if torch is None else torch.get_rng_state().numpy().tobytes()
-    of_numpy: Any = np.random.get_state()  # noqa: NPY002
-    return of_torch, of_numpy[1].tobytes(), int(of_numpy[2])
+_SHARED = ("torch", "numpy.random")  # generators, which everyone draws from
+
+
+def _listed(names: list[str]) -> str:
+    return f"generators {', '.join(names)}" if names else "no generator"
 
 
 def _stand_in(value: Traced, number: float, *, is_torch: bool) -> Any:
@@ -189,7 +214,15 @@ def _stand_in(value: Traced, number: float, *, is_torch: bool) -> Any:
 
 
 def _apart(leaf: Any) -> Any:
-    return leaf.clone() if hasattr(leaf, "untyped_storage") else leaf
+    if hasattr(leaf, "untyped_storage"):
+        return leaf.clone()
+    is_generator = any(randomness.generators_among([leaf]))
+    return leaf if not is_generator else leaf.clone_state() if hasattr(leaf, "clone_state") else copy.deepcopy(leaf)
+
+
+def _strides(x: Any) -> list[int]:
+    """In elements."""
+    return list(x.stride()) if hasattr(x, "untyped_storage") else [s // x.itemsize for s in x.strides]
 
 
 def _is_library_array(value: Any) -> bool:

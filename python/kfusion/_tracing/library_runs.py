@@ -39,7 +39,7 @@ class Run:
         self._written = written
         self._copied = copied
         self.draws = draws
-        self._is_random = is_random
+        self.is_random = is_random
         self.in_place = False
         if hasattr(function, "gives_own"):
             self.gives_own = True  # tensors that nobody else has: they are results without a copy
@@ -75,7 +75,7 @@ class Run:
             tensors[k] = tensors[k].clone()
         tensors += [given[i] for i in self._written]
         tensors += [_done(given[i]) for i in self._written]
-        tensors += [_done(given[0])] if self._is_random else []
+        tensors += [_done(given[0])] if self.is_random else []
         return [torch_complex.stored(t) for t in tensors]
 
     def _filled(self, arrays: Sequence[Any]) -> Any:

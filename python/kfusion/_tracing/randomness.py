@@ -53,9 +53,9 @@ def refused(function: str, trace: Callable[[Watch | None], _Trace], named: Itera
         TraceError: numbers are drawn inside: every call would see the same ones.
         TypeError: torch.func differentiates what the function is called in.
     """
-    own = dict(_own(named))
+    own = dict(generators_among(named))
     try:
-        before = _states(own, (*_STATES, *own))
+        before = states_of(own, (*_STATES, *own))
     except RuntimeError:  # torch's own generator cannot be read while it differentiates
         torch = sys.modules.get("torch")
         if torch is None or torch._C._functorch.peek_interpreter_stack() is None:
@@ -63,7 +63,7 @@ def refused(function: str, trace: Callable[[Watch | None], _Trace], named: Itera
         raise transformed(f"kfusion.{function}") from None
     traced = trace(None)
     # NumPy imports numpy.random late: what nobody had imported before may have been drawn from.
-    suspects = {library for library, state in _states(own, (*_STATES, *own)).items() if before.get(library) != state}
+    suspects = {library for library, state in states_of(own, (*_STATES, *own)).items() if before.get(library) != state}
     places: set[tuple[str, int]] = set()
     operations: list[Hashable] = []
     for _ in range(_MOST_TRACES):
@@ -77,7 +77,7 @@ def refused(function: str, trace: Callable[[Watch | None], _Trace], named: Itera
     raise refused_random(function, min(suspects).partition(" (")[0])
 
 
-def _own(named: Iterable[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
+def generators_among(named: Iterable[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Generators among values, each under a name of its own, with what gives its state."""
     for number, value in enumerate(named):
         for library, kind, state in _KINDS:
@@ -103,17 +103,17 @@ class _Changes:
     def resume(self) -> None:
         self._pauses -= 1
         if self._pauses == 0:
-            self._states = _states(self._own, self._libraries)
+            self._states = states_of(self._own, self._libraries)
 
     def pause(self, operation: Hashable) -> None:
         if self._pauses == 0:
-            now, stretch = _states(self._own, self._libraries), len(self.operations)
+            now, stretch = states_of(self._own, self._libraries), len(self.operations)
             self.found |= {(library, stretch) for library in now if now[library] != self._states.get(library)}
             self.operations.append(operation)
         self._pauses += 1
 
 
-def _states(own: Mapping[str, Callable[[], Any]], names: Collection[str]) -> dict[str, Any]:
+def states_of(own: Mapping[str, Callable[[], Any]], names: Collection[str]) -> dict[str, Any]:
     """The states of the function's own generators of these names, and of shared ones whose library is imported; one
     that another thread is importing may have no generator yet.
     """
