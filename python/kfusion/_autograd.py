@@ -420,7 +420,7 @@ class _Node:
         return len(self.wanted) + len(self.captured)
 
     def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-        """Of tensors, captured ones behind the arguments, None where none is wanted or there is none."""
+        """The gradients by tensors, captured ones behind the arguments: None where none is wanted or there is none."""
         donated = self._donated(tensors)
         for known, version in self.versions:
             if (t := known()) is not None and t._version != version:
@@ -543,7 +543,7 @@ def _cpu(torch: Any) -> Any:
 
 @functools.cache
 def _leaf_types(torch: Any) -> frozenset[type]:
-    """Of what is no structure of tensors."""
+    """The types of a leaf, which is no structure of tensors."""
     return ATOMS | {torch.Tensor, torch.nn.Parameter, Slot}
 
 
