@@ -21,7 +21,7 @@ Pair = collections.namedtuple("Pair", "a b")
 
 
 class Table:
-    """A table that is asked as pandas and xarray are."""
+    """As pandas and xarray are asked."""
 
     def to_numpy(self) -> np.ndarray:
         return X
@@ -34,7 +34,7 @@ class Table:
 
 
 class Lazy:
-    """An array that is asked as dask's are."""
+    """As dask is asked."""
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return X
@@ -93,7 +93,7 @@ def test_a_class_in_place_of_its_instance():
 
 @pytest.mark.parametrize("library", ["pandas", "xarray", "dask.array"])
 def test_tables_of_libraries_that_a_function_names(library):
-    """Arguments may be such tables: tests of dask and of labelled arrays."""
+    """As arguments they are taken: tests of dask and of labelled arrays."""
     module = pytest.importorskip(library)
     make = {"pandas": "DataFrame", "xarray": "DataArray", "dask.array": "from_array"}[library]
     table = getattr(module, make)(X)

@@ -68,8 +68,8 @@ Raises:
   m.def("loops_by", [] { return std::string(cpu::name(cpu::loops_by())); }, R"(loops_by()
 --
 
-What runs loops on the CPU: "compiled" steps of this build, or code that is "generated" for each kernel. KFUSION_CPU
-sets it at the start.
+What runs loops on the CPU: "compiled" steps of this build, code that is "generated" for each kernel, or none: they are
+"interpreted". KFUSION_CPU sets it at the start.
 )");
   m.def("set_loops_by", &cpu::set_loops_by, py::arg("name"), R"(set_loops_by(name)
 --
@@ -77,7 +77,7 @@ sets it at the start.
 Chooses what runs the loops of plans that are made ready to run from now on.
 
 Raises:
-    ValueError: the name is none of the two.
+    ValueError: the name is none of the three.
 )");
   m.def("left_to_compiled", &cpu::left_to_compiled, R"(left_to_compiled()
 --

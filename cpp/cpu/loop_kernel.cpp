@@ -16,7 +16,8 @@ Left& left() {
   return all;
 }
 
-std::variant<FusedKernel, GeneratedKernel> made(const Kernel& k) {
+std::variant<FusedKernel, GeneratedKernel, reference::InterpretedKernel> made(const Kernel& k) {
+  if (loops_by() == LoopsBy::kInterpreted) return reference::InterpretedKernel(k);
   if (loops_by() == LoopsBy::kCompiled) return FusedKernel(k);
   const std::string why = can_compile() ? why_not_generated(k) : "no compiler";
   if (why.empty()) return GeneratedKernel(k);

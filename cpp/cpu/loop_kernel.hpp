@@ -1,5 +1,5 @@
-// A kernel of loops on the CPU, by the executor that is chosen for it: generated code, or steps that were compiled when
-// kfusion was built (fused/fused.hpp).
+// A kernel of loops on the CPU, by the executor that is chosen for it: generated code, steps that were compiled when
+// kfusion was built (fused/fused.hpp), or the interpreter, which needs neither.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -9,6 +9,7 @@
 #include "cpu/codegen/generated.hpp"
 #include "cpu/fused/fused.hpp"
 #include "cpu/loops_by.hpp"
+#include "kfusion/reference/interpreted_kernel.hpp"
 
 namespace kfusion::cpu {
 
@@ -31,7 +32,7 @@ class LoopKernel {
   }
 
  private:
-  std::variant<FusedKernel, GeneratedKernel> kernel_;
+  std::variant<FusedKernel, GeneratedKernel, reference::InterpretedKernel> kernel_;
 };
 
 }  // namespace kfusion::cpu

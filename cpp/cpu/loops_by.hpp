@@ -5,10 +5,10 @@
 
 namespace kfusion::cpu {
 
-enum class LoopsBy : std::uint8_t { kCompiled, kGenerated };
+enum class LoopsBy : std::uint8_t { kCompiled, kGenerated, kInterpreted };
 
-/// KFUSION_CPU=compiled|generated, or what was chosen since. Kernels that are ready to run stay with what made them:
-/// who shares them has to compare it.
+/// KFUSION_CPU=compiled|generated|interpreted, or what was chosen since. Kernels that are ready to run stay with what
+/// made them: who shares them has to compare it.
 LoopsBy loops_by();
 const char* name(LoopsBy);
 

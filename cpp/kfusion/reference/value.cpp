@@ -14,12 +14,12 @@ std::int64_t checked_product(std::int64_t a, std::int64_t b) {
   return product;
 }
 
+}  // namespace
+
 void copy_elements(const Value& from, const Value& to) {
   const Walk walk(to.access.shape, {to.access.strides, from.access.strides});
   walk({to.first(), from.first()}, cast_loop(from.dtype, to.dtype));
 }
-
-}  // namespace
 
 Value make_value(DType dtype, const Extents& shape) {
   Value v{dtype, nullptr, identity_access(0, shape), nullptr, false};

@@ -36,6 +36,9 @@ Value rounded(const Value& v, DType half);
 /// Other extents over the same elements, copied where strides cannot express that.
 Value reshaped(const Value& v, const Extents& shape);
 
+/// Between values of one shape, of any dtypes.
+void copy_elements(const Value& from, const Value& to);
+
 /// Writes the elements to an array of the same shape and any dtype.
 void write(const Value& v, const View& to);
 

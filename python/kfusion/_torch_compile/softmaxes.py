@@ -18,7 +18,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Softmaxes:
-    """The softmaxes of one graph.
+    """Of one graph.
 
     Args:
         graph: FX graph of both passes.

@@ -97,9 +97,7 @@ def numpy_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
 
 
 def numpy_node(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Does what `numpy_call` does, for a function that is known to give shapes and dtypes that do not depend on
-    elements.
-    """
+    """As `numpy_call`, for a function that is known to give shapes and dtypes that do not depend on elements."""
     tracer = tracer_of(*map(_stored_in, leaves((args, kwargs))))
     assert tracer is not None
     call = library_arguments.Arguments(tracer, (args, kwargs), "numpy")
@@ -186,7 +184,7 @@ def _dtype_name(value: Any) -> str:
 
 
 class _NumpyRun:
-    """Stands beside `library_runs.Run`, for NumPy and for what hands NumPy's functions over, such as CuPy."""
+    """As `library_runs.Run`, for NumPy and for what hands NumPy's functions over, such as CuPy."""
 
     def __init__(self, function: Callable[..., Any], call: library_arguments.Arguments) -> None:
         self._function = function
@@ -220,5 +218,5 @@ def _example(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def _example_of_index(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """An array of positions that every axis has."""
+    """Likewise, with positions that every axis has."""
     return np.zeros(shape, dtype)
