@@ -71,7 +71,8 @@ def threads() -> Any:
     kf.set_num_threads(before)
 
 
-_TRACE = ("test_trace", "test_torch_operators", "test_library", "test_traced_values")  # and what begins so
+# Files of tests of tracing, by how their names begin; none that compares whole graphs, nor draws in other threads.
+_TRACE = ("test_trace_torch", "test_trace_numpy", "test_torch_operators", "test_library", "test_traced_values")
 
 
 @pytest.fixture(autouse=True)
