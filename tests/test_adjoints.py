@@ -57,7 +57,7 @@ def test_every_row_that_gives_floats_has_an_adjoint_for_each_argument(row: dict[
 
 
 def test_every_other_node_has_an_adjoint() -> None:
-    """Of sources there is none, nor of what plans alone have; all others are differentiated somewhere below."""
+    """Sources have none, nor has what plans alone have; all others are differentiated somewhere below."""
     graphs = [kf.trace(f, *a).to_dict() for f, a in NODES.values()]
     seen = {n["op"] for g in graphs for n in g["nodes"]}
     rows = {

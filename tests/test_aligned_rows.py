@@ -20,7 +20,7 @@ def made(z: Any) -> Any:
 
 
 def two(z: Any, w: Any, x: Any) -> Any:
-    """As the gradient of logits is read: along its rows, and along its columns."""
+    """Reads it as the gradient of logits is read: along its rows, and along its columns."""
     d = made(z)
     return d @ w, kf.matrix_transpose(d) @ x
 

@@ -147,7 +147,7 @@ class TestTorch:
             kf.fused_relu_layernorm(self.x)
 
     def test_without_the_c_exchange_api(self):
-        """As torch before 2.10: the same checks, slower."""
+        """Torch before 2.10 makes these checks, slower."""
         code = """
 import numpy as np, pytest, torch, kfusion as kf
 del torch.Tensor.__dlpack_c_exchange_api__

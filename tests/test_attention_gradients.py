@@ -60,7 +60,7 @@ def laid(x, order):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("q", "kv", "g"), [*itertools.product(ORDERS, ORDERS, GRADIENTS)])
 def test_orders_in_memory(device, q, kv, g, rng):
-    """Of few shapes, so that the library's kernels of one order are those that another finds."""
+    """There are few shapes, so that the library's kernels of one order are those that another finds."""
     for dtype, causal in itertools.product(DTYPES[device], (False, True)):
         shape = (2, 3, int(rng.choice([129, 257])), int(rng.choice([64, 128])))
         if device == "cpu":
@@ -78,7 +78,7 @@ def test_orders_in_memory(device, q, kv, g, rng):
 @pytest.mark.parametrize("kind", ["bool", "float"])
 @pytest.mark.parametrize("shape", [(2, 2, 5, 7, 8), (1, 2, 40, 48, 16)])
 def test_rows_that_see_no_key(device, kind, shape, rng):
-    """As a batch padded on the left has them: 0, and so are their gradients."""
+    """A batch padded on the left has them: they are 0, and so are their gradients."""
     b, h, s, t, d = shape
     dtype = DTYPES[device][0]
     sees = torch.tensor(rng.random((b, 1, s, t)) < 0.5, device=device)

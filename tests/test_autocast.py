@@ -153,7 +153,7 @@ def test_a_convolution_of_kfusion_is_not_rounded_by_autocast():
 
 
 def test_names_of_lists_are_torchs_own():
-    """Of a function that is made of others, the parts that autocast knows are known here."""
+    """A function may be made of others: the parts that autocast knows are known here."""
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for f in (lambda x: F.normalize(x), lambda x: torch.linalg.norm(x), lambda x: torch.logsumexp(x, 0)):
             x = torch.randn(4, 4).bfloat16()

@@ -29,7 +29,7 @@ def leaf(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
 
 
 def gradients(function: Callable[..., Any], *tensors: Any) -> list[Any]:
-    """Of a weighted sum of results, by the tensors that require grad."""
+    """The gradients of a weighted sum of results, by the tensors that require grad."""
     made = function(*tensors)
     results = [y for y in (made if isinstance(made, (tuple, list)) else (made,)) if y.requires_grad]
     wanted = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
@@ -451,7 +451,7 @@ def test_checkpoint() -> None:
 
 
 def test_the_default_device_is_that_of_the_call() -> None:
-    """As a device's backward passes, in another thread."""
+    """A device's backward passes run in another thread."""
     x = leaf(5)
     with torch.device("meta"):
         y = kf.fuse(lambda x: x * torch.arange(5.0, device="cpu") + (torch.ones(2).device.type == "meta"))(x)
@@ -631,7 +631,7 @@ def _without_grad(x: Any, y: Any) -> Any:
     return x * s
 
 
-# Of y torch has no gradient, or one of zeros.
+# Torch has no gradient of y, or one of zeros.
 USES_OF_Y: dict[str, Callable[..., Any]] = {
     "none": lambda x, y: x * 2,
     "its shape": lambda x, y: x.reshape(y.shape) * 2,

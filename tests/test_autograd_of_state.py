@@ -111,3 +111,38 @@ def test_a_captured_tensor_whose_graph_is_gone() -> None:
     x = torch.randn(3, dtype=torch.float64, requires_grad=True)
     kf.fuse(lambda x: x.sin() * held.detach())(x).sum().backward()
     torch.testing.assert_close(x.grad, x.detach().cos() * held.detach())
+
+
+class Config:
+    """Of a class whose attributes are looked up in a dict, and raise what that does."""
+
+    def __init__(self, **known: Any) -> None:
+        self.known = known
+
+    def __getattr__(self, name: str) -> Any:
+        return vars(self)["known"][name]
+
+
+@pytest.mark.parametrize("where", ["result", "entry", "log"])
+def test_objects_without_values_are_themselves(where: str) -> None:
+    config, log = Config(scale=2.0, table=torch.ones(3)), []
+
+    def function(x: Any, held: dict[str, Any]) -> Any:
+        if where == "log":
+            log.append(config)
+        if where == "entry":
+            held["config"] = (config, 1)
+        y = x * config.scale + config.table
+        return (y, {"config": config}) if where == "result" else y
+
+    fused = kf.fuse(function)
+    for n in range(1, 4):
+        held: dict[str, Any] = {}
+        x = torch.randn(3, requires_grad=True)
+        y = fused(x, held)
+        y, found = (y[0], [y[1]["config"]]) if where == "result" else (y, [v for v, _ in held.values()] or log)
+        assert found
+        assert all(v is config for v in found)
+        y.sum().backward()
+        torch.testing.assert_close(x.grad, torch.full((3,), 2.0))
+        assert len(log) == (n if where == "log" else 0)

@@ -37,7 +37,7 @@ SKELETONS = Path(__file__).parent.parent / "cuda" / "codegen" / "skeletons" / "t
 
 class TestText:
     def test_another_batch_size_is_the_same_text(self):
-        # Of elements there are two texts: of few, which all have a thread at once, and of many.
+        # There are two texts of elements: of few, which all have a thread at once, and of many.
         for build, arguments, rows in (
             (chain, (empty((1000,)),), (64, 500)),
             (chain, (empty((1000,)),), (5000, 100_001)),

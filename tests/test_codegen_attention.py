@@ -98,7 +98,7 @@ class Kernels:
         return ctypes.CDLL(str(folder / "kernels.so"))
 
     def scores(self, i: int, product: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
-        """Of the product's elements in float32; other kernels run in NumPy."""
+        """The scores of the product's elements in float32; other kernels run in NumPy."""
         found, lowered = np.full_like(product, 77), _core.lower(self.graphs[i], DEVICE)
         inputs = [arguments[n["name"]] for n in lowered["graph"]["nodes"] if n["op"] == "input"]
 

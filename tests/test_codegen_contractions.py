@@ -78,7 +78,7 @@ def test_one_kernel(case):
 
 
 def queries(rows, width=4096, keys=1024, depth=4096, dtype="bfloat16"):
-    """Of one input, with biases: arguments of golden.queries_keys_values."""
+    """The queries of one input, with biases: arguments of golden.queries_keys_values."""
     columns = (width, keys, keys)
     weights = [spec(n, depth, dtype=dtype) for n in columns]
     return [spec(rows, depth, dtype=dtype), *weights, *[spec(n, dtype=dtype) for n in columns]]
@@ -155,7 +155,7 @@ def test_products_stay_apart_elsewhere():
 
 
 def test_thirds_of_one_matrix_are_one_product():
-    """As GPT-2 has its queries, keys and values: nothing is cut or copied."""
+    """GPT-2 has its queries, keys and values so: nothing is cut or copied."""
 
     def attend(x, w, b):
         q, k, v = kf.split(x @ w.T + b, 3, -1)

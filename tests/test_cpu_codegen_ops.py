@@ -24,7 +24,7 @@ BYTES = {"avx512": 64, "avx2": 32, "baseline": 16}
 
 
 def dtypes_of(name: str, dtype: str) -> list[str]:
-    """Of the arguments as they are computed: integers are floats to functions of floats, and so on."""
+    """The dtypes of the arguments as they are computed: integers are floats to functions of floats, and so on."""
     signature = TABLE[name]["signature"]
     if signature == "LLL_L":
         return ["int64"] * 3
@@ -74,7 +74,7 @@ def assert_same_bits(got: np.ndarray, want: np.ndarray, arrays: list[np.ndarray]
 
 
 def some_lanes(rng: np.random.Generator) -> list[int]:
-    """As many as a register has, and others: one, half a register, several registers."""
+    """The lanes of a register, and other numbers: one, half a register, several registers."""
     whole = BYTES[_core.isa()] // 4
     return [whole, int(rng.choice([1, whole // 2, 2 * whole, 4 * whole]))]
 
@@ -133,7 +133,7 @@ def test_a_large_angle_changes_no_neighbour(name, isa, rng):
 
 
 def test_random_words(isa, rng):
-    """Of positions one after the other, a block at a time: as each position's own."""
+    """Words of positions one after the other, a block at a time, are each position's own."""
     dtypes, lanes = ["int64"] * 3, BYTES[isa] // 4
     x = 4 * rng.integers(-(2**40), 2**40) + np.arange(64 * lanes)
     arrays = [x, *(np.full_like(x, rng.integers(-(2**63), 2**63 - 1)) for _ in range(2))]
@@ -157,7 +157,7 @@ def test_quotients_by_one_number(by, isa, rng):
 
 
 def undefined_symbols(elf: bytes) -> list[str]:
-    """Of an object of 64 bits."""
+    """The undefined symbols of an object of 64 bits."""
     [sections_at] = struct.unpack_from("<Q", elf, 40)
     size, count, _ = struct.unpack_from("<HHH", elf, 58)
     sections = [struct.unpack_from("<IIQQQQIIQQ", elf, sections_at + i * size) for i in range(count)]

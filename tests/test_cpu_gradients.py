@@ -184,7 +184,7 @@ def beside_rows(x: Any, a: Any) -> Any:
 
 
 def moved(x: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
-    """The same array, with its axes in this order in memory."""
+    """The array, with its axes in this order in memory."""
     return np.ascontiguousarray(x.transpose(order)).transpose(np.argsort(order))
 
 
@@ -197,7 +197,7 @@ def moved(x: np.ndarray, order: tuple[int, ...]) -> np.ndarray:
 def test_sums_of_columns_however_arrays_lie(
     isa: str, threads: Any, dtype: str, shape: tuple[int, ...], order: tuple[int, ...]
 ) -> None:
-    """Of what a kernel stores: the result lies as the input does."""
+    """A kernel sums what it stores: the result lies as the input does."""
     values = np.float32([-0.5, 1.125, -0.5, -0.125, 0.375, 0.125, 1.125])
     x = moved(np.resize(values, shape).astype(np_dtype(dtype)), order)
     exact = beside_rows(wide(x), 0.875)
@@ -239,7 +239,7 @@ def test_cross_entropy(isa: str, dtype: str, n: int, seed: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sums_beside_a_map(isa: str, dtype: str) -> None:
-    """Of a bias: the columns of what is stored."""
+    """A bias has the sums of the columns of what is stored."""
     for shape in ((200, 2048), (64, 5000), (3000, 70)):
         x, b, _, g = arrays(shape, dtype)
         dx, db = kf.fuse(lambda x, b, g: backward(lambda x, b: kf.gelu(x + b, approximate="tanh"), x, b, g))(x, b, g)

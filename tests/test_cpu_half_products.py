@@ -160,7 +160,7 @@ def test_numpy_has_no_product_of_halves(rng, half):
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_the_library_computes_what_it_is_quick_at(quick):
-    """Of torch's products it depends on the CPU's instructions."""
+    """Torch's products are quick where the CPU has instructions for them."""
     cpu = kf.device("Xeon, 2 cores")
     d = cpu.to_dict()
     d["peaks"] = {**d["peaks"], "matrix_bfloat16": d["peaks"]["matrix_float32"] * (4 if quick else 0.3)}

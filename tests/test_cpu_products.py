@@ -190,7 +190,7 @@ POSITIONS = {
 @pytest.mark.parametrize("shape", [(m, k, n) for m, k, n in SHAPES if m > 1 and n > 1])
 @pytest.mark.parametrize("case", POSITIONS)
 def test_positions_of_extremes(rng, case, shape):
-    """Of whole numbers, whose sums are exact and often equal: the first one counts."""
+    """The numbers are whole, their sums are exact and often equal: the first one counts."""
     m, k, n = shape
     x, w, b = (rng.integers(-2, 3, s).astype(np.float32) for s in ((m, k), (k, n), (n,)))
     check(POSITIONS[case], x, w, b, scale=(m + n) ** 0.5)

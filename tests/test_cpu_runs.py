@@ -42,7 +42,7 @@ def norm(x: Any, g: Any, w: Any) -> Any:
 
 
 def gradient(x: Any, g: Any, w: Any) -> Any:
-    """Of the norm: several sums, of two arrays."""
+    """The gradient of the norm: several sums, of two arrays."""
     centred = x - x.mean(**axes_of(x))
     scale = 1 / np.sqrt((centred * centred).mean(**axes_of(x)) + EPS)
     y, given = centred * scale, g * w
@@ -71,7 +71,7 @@ LAYOUTS = (*ORDERS, "gaps")
 
 
 def of_images(x: np.ndarray, layout: str) -> np.ndarray:
-    """The same array, lying otherwise; with gaps behind runs, these begin at any address."""
+    """The array, lying otherwise; with gaps behind runs, these begin at any address."""
     if layout in ORDERS:
         return laid_out(x, ORDERS[layout])
     n, c, r = x.shape

@@ -39,7 +39,7 @@ class TestCaptures:
 
     @pytest.fixture(params=["non-blocking", "blocking"])
     def stream(self, request, torch):
-        """As torch makes streams, and one that the legacy default stream waits for."""
+        """A stream as torch makes it, and one that the legacy default stream waits for."""
         if request.param == "non-blocking":
             return torch.cuda.Stream()
         handle = ctypes.c_void_p()
@@ -300,7 +300,7 @@ class TestExit:
 
     @pytest.mark.parametrize("version", [None, (1, 0)])
     def test_a_deleter_after_python(self, version):
-        """As another library's static destructor calls it."""
+        """Another library's static destructor calls it so."""
         run(
             self.START
             + f"""

@@ -172,7 +172,7 @@ def test_names_of_tasks():
     ],
 )
 def test_different_calls_have_different_keys(f, g):
-    """Of equal keys dask computes one, and takes it for the other."""
+    """Dask computes one of equal keys, and takes it for the other."""
     x = np.arange(16.0).reshape(4, 4)
     lazy = da.from_array(x, chunks=(4, 4))
     some = [kf.fuse(h)(lazy) for h in (f, g)]

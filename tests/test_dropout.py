@@ -439,7 +439,7 @@ class TestTorch:
 
     @pytest.mark.parametrize(("p", "causal"), [(0.4, False), (0.4, True), (1.0, False)])
     def test_attention(self, p: float, causal: bool) -> None:
-        """Of values that are a unit matrix: the weights themselves."""
+        """The values are a unit matrix, so the result is the weights themselves."""
         torch, F = self.torch, self.F
         q, k = torch.randn(2, 2, 3, 40, 8, dtype=torch.float64)
         v = torch.eye(40, dtype=torch.float64).expand(2, 3, 40, 40)

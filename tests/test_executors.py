@@ -127,7 +127,7 @@ def test_a_kernel_runs_by_its_executor(rng):
 
 
 def test_values_between_executors(rng):
-    """Of kernels of others, before and after."""
+    """Kernels of other executors run before and after."""
 
     def f(x, w, b):
         return kf.softmax(layer(kf.exp(x), w, b), -1)

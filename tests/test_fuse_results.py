@@ -45,7 +45,7 @@ class Checked:
 
 @dataclasses.dataclass
 class Output(collections.OrderedDict):
-    """As transformers' ModelOutput: the fields that are not None are items, too."""
+    """A class like transformers' ModelOutput: the fields that are not None are items, too."""
 
     loss: Any = None
     logits: Any = None

@@ -20,7 +20,7 @@ def by_other(x):
 
 
 def test_names_whose_values_are_equal(monkeypatch):
-    """The same value of another name is another call."""
+    """A value of another name makes another call."""
     f = kf.fuse(lambda x: helper(x))
     for name, value, want in (
         ("helper", by_scale, X),

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.native
 
 
 def back(a):
-    """As a NumPy array of the same dtype."""
+    """The result as a NumPy array of its dtype."""
     return a.numpy() if hasattr(a, "numpy") else np.asarray(a)
 
 
@@ -49,7 +49,7 @@ class TestCasts(Fused, rows.TestCasts):
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
 def test_special_values_in_one_kernel(place, dtype):
-    """As few kernels as results allow: a GPU's are compiled when they are first called."""
+    """There are as few kernels as results allow: a GPU's are compiled when they are first called."""
     if dtype not in place.dtypes and dtype in DTYPES:
         pytest.skip("no such arrays")
     names = [n for n in reference_ops.MAPS if dtype in rows.takes(n)]
@@ -69,7 +69,9 @@ def test_special_values_in_one_kernel(place, dtype):
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_functions_of_every_half(place, dtype):
-    """Of each value that the type has: a GPU takes short functions of floats, which have no subnormal results."""
+    """Each value that the type has is an argument: a GPU takes short functions of floats, which have no subnormal
+    results.
+    """
     if dtype not in place.dtypes:
         pytest.skip("no such arrays")
     names, least = ["erf", "exp", "exp2", "sigmoid", "tanh"], 2.0**-126

@@ -110,7 +110,7 @@ def test_formulas_of_jax(name):
         np.testing.assert_allclose(a, b, rtol=1e-5)
 
 
-# As docs/using.md lists them: of kfusion's functions, and of JAX's within fused functions.
+# docs/using.md lists them: kfusion's functions, and JAX's within fused functions.
 POINTS = {
     "abs": ([0.0], [0.0], [1.0]),
     "hypot": ([0.0, 0.0], [NAN, NAN], [0.5, 0.5]),

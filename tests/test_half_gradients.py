@@ -75,7 +75,9 @@ def gradients(f: Callable[..., Any], tensors: Sequence[Any], seeds: Sequence[Any
 
 
 def require_as_exact(steps: Sequence[str], half: str, size: int, seed: int) -> None:
-    """Of each argument, over some draws of arrays: within 1.5 times the error of eager torch, and one rounding."""
+    """Requires of each argument's gradient, over some draws of arrays: within 1.5 times the error of eager torch, and
+    one rounding.
+    """
     f, dtype = program(steps), getattr(torch, half)
     fused = kf.fuse(f)
     errors: dict[int, list[tuple[float, float]]] = {}

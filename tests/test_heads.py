@@ -281,7 +281,7 @@ def test_a_step_in_the_function() -> None:
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_columns_of_zeros(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: what is beyond the classes shows nowhere."""
+    """A GPU has them: what is beyond the classes shows nowhere."""
     monkeypatch.setattr(logit_chunks, "missing_columns", lambda device, dtype, columns: -columns % 8)
     assert V % 8
     ignored = T.clone()
@@ -296,7 +296,7 @@ def test_columns_of_zeros(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("classes", "dtype", "takes"), [(50_257, "bfloat16", True), (50_264, "bfloat16", False),
                                                          (50_257, "float32", False)])  # fmt: skip
 def test_rows_whose_products_are_slow(classes: int, dtype: str, takes: bool) -> None:
-    """Of logits that fit one chunk, on a GPU: those of a chunk start at multiples of 16 bytes."""
+    """Logits fit one chunk, on a GPU: those of a chunk start at multiples of 16 bytes."""
 
     def f(x: Any, w: Any, t: Any) -> Any:
         return F.cross_entropy(F.linear(x, w)[:, :-1].flatten(0, 1).float(), t[:, 1:].flatten())

@@ -29,7 +29,7 @@ serial = itertools.count()
 
 
 def slots(build: Callable[..., Any], *arrays: np.ndarray, donated: tuple[int, ...] = ()) -> dict[str, Any]:
-    """Of a kernel for each node. Names of inputs are new, so that nothing made before is found."""
+    """The slots of plans with a kernel for each node. Names of inputs are new, so that nothing made before is found."""
     g = _core.Graph()
     ids = [
         g.input(f"x{next(serial)}", a.shape, str(a.dtype), strides=[s // a.itemsize for s in a.strides]) for a in arrays
@@ -83,7 +83,7 @@ class TestPlaces:
 
     @pytest.mark.parametrize(("dtype", "want"), [("int32", BYTES), ("float64", 3 * BYTES), ("float16", BYTES + 1280)])
     def test_dtypes(self, dtype: str, want: int) -> None:
-        """Of as many bytes; else both lie side by side."""
+        """Values of as many bytes share memory; else both lie side by side."""
         assert between(lambda g, x: chain(g, g.cast(chain(g, x, "exp"), dtype), "abs"), X) == want
 
     def test_a_row_that_is_repeated(self) -> None:

@@ -133,7 +133,9 @@ def test_results_are_read_where_they_serve() -> None:
 
 
 def bytes_of_torchs_partition(function: Callable[..., Any], *arguments: Any) -> int:
-    """Of what torch's AOTAutograd keeps beside arguments: results of its forward graph behind the function's own."""
+    """The bytes that torch's AOTAutograd keeps beside arguments: results of its forward graph behind the function's
+    own.
+    """
     from functorch.compile import aot_function, min_cut_rematerialization_partition, nop
 
     kept: list[int] = []
@@ -409,7 +411,7 @@ def test_report_of_numpy_arrays_and_bad_arguments() -> None:
 
 
 def test_tensors_without_data():
-    """Of torch's meta device: the same as of specs."""
+    """Tensors of torch's meta device give what specs give."""
     with torch.device("meta"):
         model, x = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()), torch.empty(4, 8)
     spec = kf.spec((4, 8), like="torch")

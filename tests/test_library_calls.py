@@ -182,7 +182,7 @@ def test_compare():
 @pytest.mark.parametrize("shape", [(8, 64), (2, 4, 64), (3, 1000, 64), (7, 64)])
 @pytest.mark.parametrize("columns", [257, 1001, 1024])
 def test_products_with_odd_rows(shape, columns):
-    """Of half types, computed transposed where that is faster."""
+    """Products of half types are computed transposed where that is faster."""
     torch = pytest.importorskip("torch")
     torch.manual_seed(0)
     linear = torch.nn.functional.linear

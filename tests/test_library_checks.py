@@ -251,7 +251,7 @@ np.isin(x, i) ; np.searchsorted(x[0], i) ; np.pad(x, i[:2]) ; np.roll(x, i[:2], 
 
 @pytest.mark.parametrize("text", expressions(OF_INTEGERS))
 def test_arrays_of_integers_in_calls_of_numpy(text, rng):
-    """As constants they say how many elements there are; as arguments they may not, and the message says so."""
+    """Constants say how many elements there are; arguments may not, and the message says so."""
     x, i = rng.standard_normal((3, 4)).astype("float32"), np.array([2, 0, 1])
     want = eval(text, NAMES | {"x": x, "i": i})
     assert is_same(kf.fuse(eval(f"lambda x: {text}", NAMES | {"i": i}))(x), want)

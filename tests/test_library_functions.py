@@ -292,7 +292,7 @@ def test_a_function_of_the_library_is_one_kernel_when_nothing_is_fused(text):
     ["torch.lerp(x,x*2,w)", "torch.fmod(x,w)", "F.huber_loss(x,x*0,delta=w)", "F.softshrink(x,w)", "torch.xlogy(w,x)"],
 )
 def test_float_arguments_of_torchs_functions(text):
-    """The same fused function with one value after another: read by its kernels, or traced anew."""
+    """One fused function gets one value after another: read by its kernels, or traced anew."""
     f = eval(f"lambda x, w: {text}", NAMES)
     fused, x = kf.fuse(f), torch.linspace(0.5, 3, 8)
     for w in (2.0, 0.5, 3.0, 0.5):

@@ -196,7 +196,7 @@ def test_many_chunks_are_summed_in_float32(dtype: str, device: str) -> None:
 
 
 def test_gradients_of_float16_that_are_small_by_themselves(device: str) -> None:
-    """As GradScaler has them: the loss's gradient makes up for a mean over many rows."""
+    """GradScaler has them: the loss's gradient makes up for a mean over many rows."""
     x, w, t, b = drawn(4096, 8, 64, "float16", device)
     scale = torch.tensor(2.0**13, device=device).half()
     assert_same(ours(x, w, t, b, scale, chunk_rows=1000), oracle(x, w, t, b, scale), "float16")

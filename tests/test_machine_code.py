@@ -232,7 +232,7 @@ class TestRefusals:
         assert err.count("\n") == 1
 
     def test_no_memory_to_execute(self, folder):
-        """As on hardened systems: pages that were written to are never executable (Linux 6.3)."""
+        """Hardened systems have none: pages that were written to are never executable (Linux 6.3)."""
         out, err = run_python("""
             libc = ctypes.CDLL(None, use_errno=True)
             print(libc.prctl(65, 1, 0, 0, 0))

@@ -59,7 +59,7 @@ class FakeNcu:
 
 @pytest.fixture
 def ncu(tmp_path, monkeypatch):
-    """As on a machine with an H200 and ncu."""
+    """Stands for a machine with an H200 and ncu."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))

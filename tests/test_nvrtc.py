@@ -193,7 +193,7 @@ for call in (_core.nvrtc_library, lambda: _core.compile_cuda("", "f")):
 
 
 def test_a_file_beside_us(tmp_path):
-    """Of a name without a folder the loader would take the library that it knows, whatever the file is."""
+    """For a name without a folder the loader would take the library that it knows, whatever the file is."""
     (tmp_path / "libnvrtc.so.13").write_bytes(b"no library")
     code = f"import os; os.chdir({str(tmp_path)!r}); from kfusion import _core; print(_core.nvrtc_library())"
     assert run_python(code, KFUSION_NVRTC="libnvrtc.so.13") == str(tmp_path / "libnvrtc.so.13")

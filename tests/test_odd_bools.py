@@ -15,7 +15,7 @@ pytestmark = pytest.mark.native
 
 LENGTHS = (1, 7, 16, 33, 130, 1000)
 
-# Of two arrays of bools and one of floats.
+# Functions of two arrays of bools and one of floats.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "not": lambda a, b, x: kf.logical_not(a),
     "and": lambda a, b, x: kf.logical_and(a, b),

@@ -108,7 +108,7 @@ def test_rows_at_any_address(dtype, aligned, rng, tmp_path):
 
 @pytest.mark.parametrize(("used", "multiprocessors"), [("ring", 4), ("spread", 10)])
 def test_long_rows_by_bulk_copies(used, multiprocessors, rng, tmp_path):
-    """Of whole vectors, but for the ends of the array."""
+    """Rows are whole vectors, but for the ends of the array."""
     shapes = {"float32": (5, 40_001), "bfloat16": (3, 70_003)}
     inputs = [[draw(rng, dtype, s), draw(rng, dtype, s[1:]), draw(rng, dtype, s[1:])] for dtype, s in shapes.items()]
     graphs = [graph_of(lambda g, x, w, b: layernorm(g, x, w, b, g.shape(x), g.dtype(x)), *arrays) for arrays in inputs]

@@ -117,7 +117,7 @@ def test_shapes_are_computed_while_planning(tmp_path):
 
 
 def test_elements_of_known_arrays(tmp_path):
-    """As exported of BERT: a row of a table by the positions that there are."""
+    """An export of BERT has it: a row of a table by the positions that there are."""
     table, places = np.arange(64).reshape(1, 64), np.int64([[3, 0, -1, 5]])
     nodes = [h.make_node("GatherElements", ["table", "places"], ["a"], axis=1), h.make_node("Add", ["x", "a"], ["y"])]
     weights = [weight("table", table), weight("places", places)]
@@ -285,7 +285,7 @@ def test_branches(tmp_path, rng):
 
 
 def test_branches_have_weights_of_their_own(tmp_path, rng):
-    """Of the same name as others, and as one of the model."""
+    """They have the names of others, and of one of the model."""
     nodes = []
     for k, output in enumerate("ab"):
         made = {}

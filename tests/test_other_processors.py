@@ -18,7 +18,7 @@ from test_cpu_codegen_ops import COMPUTED, assert_same_bits, dtypes_of
 from test_vector_math import arguments
 
 LANES = 8
-# Of doubles, and of large floats: each system has another libm.
+# These are of doubles and of large floats: each system has another libm.
 LIBM = {
     "arccos",
     "arccosh",
@@ -96,7 +96,7 @@ def test_runs_on_arm(arm, target):
 @pytest.mark.skipif("avx2" not in _core.available_isas(), reason="compares with a processor that rounds as that does")
 @pytest.mark.parametrize(("name", "dtype"), COMPUTED)
 def test_steps_on_arm(arm, name, dtype, rng):
-    """As AVX2 computes them, to the bit; functions of libm to some units in the last place."""
+    """They give what AVX2 gives, to the bit; functions of libm to some units in the last place."""
     dtypes = dtypes_of(name, dtype)
     arrays = [x.astype(np_dtype(t)) for x, t in zip(arguments(name, dtype, rng), dtypes, strict=True)]
     before = _core.isa()

@@ -20,7 +20,7 @@ WIDTHS = (1, 3, 15, 16, 17, 33, 63, 64, 65, 100, 130, 250, 511, 512, 1000, 1023,
 GUARD = 64
 
 
-# Of each row alone; of x and a weight for each column.
+# Functions of each row alone, and of x and a weight for each column.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "relu_layernorm": lambda x, w, out: kf.fused_relu_layernorm(x, out=out),
     "layernorm": lambda x, w, out: kf.fuse(lambda x, w: kf.layernorm(x, w, w))(x, w, out=out),

@@ -18,7 +18,7 @@ def spec(*shape, dtype="float16"):
 
 
 def image(x):
-    """Of pixels: their channels are innermost."""
+    """An image of pixels: their channels are innermost."""
     return x.permute(0, 3, 1, 2)
 
 

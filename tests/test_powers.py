@@ -58,7 +58,7 @@ def test_errors(dtype, exponent, isa, rng):
 @pytest.mark.parametrize("exponent", PRODUCTS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_halves_are_rounded_once(dtype, exponent, isa):
-    """Of products in float32."""
+    """Powers are products in float32."""
     x = np.arange(2**16, dtype=np.uint16).view(np_dtype(dtype))
     with np.errstate(all="ignore"):
         y = x.astype(np.float32)

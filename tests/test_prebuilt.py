@@ -22,7 +22,7 @@ needs_prebuilt = pytest.mark.skipif(not _core.prebuilt_keys(), reason="nothing w
 
 
 def some_lengths(rng: np.random.Generator) -> list[int]:
-    """Of all magnitudes."""
+    """Lengths of all magnitudes."""
     return [int(n) // 8 * 8 for n in np.exp2(rng.uniform(4, 22, 24))]
 
 

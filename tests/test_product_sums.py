@@ -51,7 +51,7 @@ def of_leading_axes(x, w, h):
 
 
 def sums_in_two_shapes(x, w, h):
-    """Of one result: a box has one place for sums."""
+    """The sums of one result in two shapes: a box has one place for sums."""
     d = (x @ w) * h
     return d, d.sum(0), d.reshape(4, -1, d.shape[1]).sum((0, 1))
 

@@ -42,7 +42,7 @@ def test_products_and_attentions(share, seed):
 
 @pytest.mark.parametrize("share", range(4))
 def test_gradients_of_programs(share, seed):
-    """Of each profile once; `--backend grad` checks any number."""
+    """Each profile has one; `--backend grad` checks any number."""
     pytest.importorskip("torch")
     each = len(GRAD_PROFILES) // 4 + 1
     assert_none(check_programs("grad", seed, range(share * each, (share + 1) * each)), seed, "grad")
@@ -50,7 +50,7 @@ def test_gradients_of_programs(share, seed):
 
 @pytest.mark.parametrize("share", range(4))
 def test_calls_of_programs(share, seed):
-    """Of each profile twice; `--backend calls` checks any number."""
+    """Each profile has two; `--backend calls` checks any number."""
     pytest.importorskip("torch")
     each = len(CALL_PROFILES) // 2 + 1
     assert_none(check_programs("calls", seed, range(share * each, (share + 1) * each)), seed, "calls")

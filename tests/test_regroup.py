@@ -77,7 +77,7 @@ def test_plans_say_what_nested_loops_would_save():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32"])
 def test_values(dtype, rng):
-    """As NumPy's and as the unfused version's to the bit, with NaN, of strides, and of no or one row."""
+    """They are NumPy's and the unfused version's to the bit, with NaN, strides, and no or one row."""
 
     def f(x):
         largest = x.max(-1).max(-1), (x > 1).all(1).all(-1), kf.maximum(x, 2).min(0).min(0)

@@ -212,7 +212,7 @@ class TestPastTheCaches:
 
     @pytest.mark.parametrize("rows", [3] if SANITIZED else [2, 3, 5])
     def test_few_rows(self, rows, isa, threads, rng):
-        """As many as threads, one more, and fewer."""
+        """There are as many rows as threads, one more, and fewer."""
         x = self.matrix(rng, rows, BYTES // (4 * rows) + 1)
         f = kf.fuse(normalized)
         check(x, *f(x))

@@ -21,7 +21,7 @@ Pair = collections.namedtuple("Pair", "a b")
 
 
 class Table:
-    """As pandas and xarray are asked."""
+    """A table that is asked as pandas and xarray are."""
 
     def to_numpy(self) -> np.ndarray:
         return X
@@ -34,7 +34,7 @@ class Table:
 
 
 class Lazy:
-    """As dask is asked."""
+    """An array that is asked as dask's are."""
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         return X
@@ -93,7 +93,7 @@ def test_a_class_in_place_of_its_instance():
 
 @pytest.mark.parametrize("library", ["pandas", "xarray", "dask.array"])
 def test_tables_of_libraries_that_a_function_names(library):
-    """As arguments they are taken: tests of dask and of labelled arrays."""
+    """Arguments may be such tables: tests of dask and of labelled arrays."""
     module = pytest.importorskip(library)
     make = {"pandas": "DataFrame", "xarray": "DataArray", "dask.array": "from_array"}[library]
     table = getattr(module, make)(X)

@@ -243,7 +243,7 @@ def test_numpys_functions_keep_their_meaning_on_torchs_values():
 
 
 class Kernel:
-    """As CuPy's ufuncs call an argument that has the method."""
+    """Calls an argument that has the method, as CuPy's ufuncs do."""
 
     def __init__(self, name):
         self.name = f"cupy_{name}"

@@ -98,7 +98,7 @@ def test_a_function_s_own_are_found_beside_them(sometimes):
                 kf.fuse(f)(x)
 
 
-# Of generators that nobody else sees, nor finds: then only what the function draws from a shared one is refused.
+# Nobody else sees or finds these generators: then only what the function draws from a shared one is refused.
 COUNTS = map(np.random.default_rng(0).integers, itertools.repeat(1), itertools.repeat(7))
 ORDERS = map(np.random.default_rng(1).permutation, itertools.repeat(3))
 

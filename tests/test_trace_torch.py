@@ -464,7 +464,7 @@ def test_what_torch_makes_is_the_result():
 
 
 def test_normalised_channels_stay_last():
-    """As in a ConvNeXt: what layer_norm makes has the channels innermost, and so has what convolutions make of it."""
+    """A ConvNeXt has them: what layer_norm makes has the channels innermost, and so has what convolutions make."""
     torch.manual_seed(0)
     x = torch.randn(2, 3, 32, 24)
     stem, deep, down = torch.randn(8, 3, 4, 4), torch.randn(8, 1, 3, 3), torch.randn(6, 8, 2, 2)

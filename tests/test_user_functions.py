@@ -138,7 +138,7 @@ class OfNumPy(torch.autograd.Function):
 
 
 class ExpOfNumPy(torch.autograd.Function):
-    """The same, with its result saved, and another result beside it that has no gradients."""
+    """An exponential with its result saved, and another result beside it that has no gradients."""
 
     @staticmethod
     def forward(ctx, x):

@@ -154,7 +154,7 @@ def test_conversions_are_the_reference_to_the_bit(from_, to, isa, rng):
 
 
 def test_the_table_of_errors_is_what_was_measured():
-    """Of every function that IEEE 754 does not define to the bit, within the limits."""
+    """It has every function that IEEE 754 does not define to the bit, within the limits."""
     root = Path(__file__).parent.parent
     found = json.loads((root / "results/ulp.json").read_text())["float32"]
     assert ulp.table(found) in (root / "docs/cpu.md").read_text()

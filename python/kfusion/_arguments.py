@@ -72,7 +72,7 @@ def _types(annotation: str) -> list[Any]:
 
 
 def _parameters(written: str) -> list[inspect.Parameter]:
-    """Of "x: object, weight: object = None, *, eps: object = 1e-05"."""
+    """The parameters of "x: object, weight: object = None, *, eps: object = 1e-05"."""
     kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = []
     for part in _split(written):

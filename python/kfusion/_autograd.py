@@ -21,6 +21,7 @@ from . import _backward_threads as backward_threads
 from . import _donation as donation
 from ._graph import guards, modules
 from ._graph.objects import holds
+from ._graph.reach import reached
 from ._graph.seeds import Seeds
 from ._graph.source import transformed
 from ._graph.state import Snapshot
@@ -80,12 +81,11 @@ class Differentiable:
         if passing:
             linked = _linked(tensors, captured, *reached)
             outs |= zip(passing, _function(torch).apply(node, *linked), strict=True)
-        return mapped(
-            structure,
-            lambda leaf: outs[leaf.index] if isinstance(leaf, Slot) else leaf,
-            may_hold_results,
-            _leaf_types(torch),
-        )
+
+        def filled(leaf: Any) -> Any:
+            return outs[leaf.index] if isinstance(leaf, Slot) else leaf.value if type(leaf) is _Object else leaf
+
+        return mapped(structure, filled, may_hold_results, _leaf_types(torch))
 
 
 def _linked(tensors: Sequence[Any], captured: Sequence[Any], own: Sequence[bool], named: Sequence[int]) -> list[Any]:
@@ -95,6 +95,27 @@ def _linked(tensors: Sequence[Any], captured: Sequence[Any], own: Sequence[bool]
     reached = iter(own)
     given = [t if not t.requires_grad or next(reached) else t.detach() for t in tensors]
     return given + [t if id(t) in named else t.detach() for t in captured]
+
+
+class _Object:
+    """An object in a function's result that holds nothing of its trace: it is there itself."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _with_objects(tracer: Tracer, result: Any) -> Any:
+    """A result in which such objects are no structures of tensors."""
+
+    def is_own(value: Any) -> bool:
+        return _is_value(value) and (hasattr(type(value), "__kfusion_traced__") or tracer.stand_in(value) is not None)
+
+    def enters(value: Any) -> bool:
+        return may_hold_results(value) and any(map(is_own, reached([value])[0]))
+
+    return walk(result, lambda _, leaf: _Object(leaf) if may_hold_results(leaf) else leaf, enters=enters)
 
 
 def _alone(tensor: Any) -> Any:
@@ -155,7 +176,7 @@ class ForwardPass:
         given = picked(call, lambda leaf: _is_value(leaf) and next(asked), _enters)
         before = list(_guarded_values(self.__wrapped__))  # `m.count += 1` leaves what stands for a tensor there
         with tracer.differentiated(given):
-            result = self.__wrapped__(*args, **kwargs)
+            result = _with_objects(tracer, self.__wrapped__(*args, **kwargs))
             values_of(result)  # which computes what is computed when it is read, as in the backward pass
         owners = (guard.owner for guard in guards.guards(self.__wrapped__))
         self._modules |= {id(m): weakref.ref(m) for m in owners if modules.is_module(m)}
@@ -163,9 +184,8 @@ class ForwardPass:
             raise _writes(self.__name__)
         named = [*before, *_guarded_values(self.__wrapped__)]
         found = [*named, *(i.array for i in tracer.inputs if i.captured)]
-        self._captured |= {
-            id(t): weakref.ref(t) for t in found if hasattr(t, "requires_grad") and hasattr(t, "grad_fn")
-        }
+        tensor = getattr(sys.modules.get("torch"), "Tensor", ())
+        self._captured |= {id(t): weakref.ref(t) for t in found if isinstance(t, tensor)}
         kept = _kept(tracer, result, given, self._memory, self._device)
         passing = _passing(tracer, result, given)
         return result, passing, _reached(tracer, result, passing, given), *kept, _named(tracer, named)
@@ -297,7 +317,7 @@ class BackwardPass:
             tracer.donate(kept[number])
         kept = kept | {k: tracer.view("transpose", kept[k], axes) for k, axes in turned.items()}
         with tracer.differentiated(own), Snapshot([self.__wrapped__, *guards.guarded(call)], always=True):
-            results = values_of(self.__wrapped__(*args, **kwargs))
+            results = values_of(_with_objects(tracer, self.__wrapped__(*args, **kwargs)))
         read = {n: y for n, y in enumerate(_traced(tracer, results)) if y is not None}
         tracer.require_no_product(list(read.values()))  # as the forward pass does
         if not set(_named(tracer, _guarded_values(self.__wrapped__))) <= set(named):
@@ -400,7 +420,7 @@ class _Node:
         return len(self.wanted) + len(self.captured)
 
     def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
-        """Of tensors, captured ones behind the arguments, None where none is wanted or there is none."""
+        """The gradients by tensors, captured ones behind the arguments: None where none is wanted or there is none."""
         donated = self._donated(tensors)
         for known, version in self.versions:
             if (t := known()) is not None and t._version != version:
@@ -523,7 +543,7 @@ def _cpu(torch: Any) -> Any:
 
 @functools.cache
 def _leaf_types(torch: Any) -> frozenset[type]:
-    """Of what is no structure of tensors."""
+    """The types of a leaf, which is no structure of tensors."""
     return ATOMS | {torch.Tensor, torch.nn.Parameter, Slot}
 
 

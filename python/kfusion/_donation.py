@@ -19,7 +19,7 @@ def is_last() -> bool:
 
 
 def holders(saved: Sequence[Any], first: int) -> list[Holders]:
-    """Of the tensors from the first one on, while nothing but their tuple refers to them.
+    """The holders of the tensors from the first one on, while nothing but their tuple refers to them.
 
     Those that a hook has put away and given back, which may have them still, are not the graph's.
     """

@@ -113,7 +113,7 @@ class _Call:
 
     @property
     def elements(self) -> int:
-        """Of each array, where it is elementwise."""
+        """The elements of each array, where it is elementwise."""
         return math.prod(self.traced.inputs[0].spec.shape)
 
     def _kernel(self) -> tuple[str, str] | None:
@@ -130,11 +130,11 @@ class _Call:
         return kernel.source, place_of(t.inputs)
 
     def plan(self, device: Device) -> Plan:
-        """Of this call alone."""
+        """The plan of this call alone."""
         return plan_graph(self.traced.name, self.traced.graph, device, self.function._options)
 
     def plan_of_all(self, device: Device, elements: int) -> Plan:
-        """Of all calls with its kernel, which have so many elements together."""
+        """The plan of all calls with its kernel, which have so many elements together."""
         shape = list(self.traced.inputs[0].spec.shape)
         graph = self.traced.graph.to_dict()
         for node in graph["nodes"]:

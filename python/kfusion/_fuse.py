@@ -376,7 +376,7 @@ class FusedFunction(_core.FusedCallable):
         return self.__qualname__
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FusedFunction:
-        """As of a plain function: itself. What it has no name for is copied."""
+        """The function itself, as copies of plain functions are. What it has no name for is copied."""
         return self if self._is_named else FusedFunction(copy.deepcopy(self.__wrapped__, memo), self._options)
 
     def __copy__(self) -> FusedFunction:
@@ -397,7 +397,7 @@ def _known(code: bytes, options: str) -> FusedFunction:
 
 
 def _from_code(code: bytes, options: dict[str, Any]) -> FusedFunction:
-    """The same object for the same code, so that many tasks trace once."""
+    """Gives one object for one code, so that many tasks trace once."""
     return _known(code, json.dumps(options))
 
 

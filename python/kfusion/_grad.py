@@ -56,7 +56,8 @@ def grad(function: Callable[..., Any], argnums: Argnums = 0, *, has_aux: bool = 
 
 
 def value_and_grad(function: Callable[..., Any], argnums: Argnums = 0, *, has_aux: bool = False) -> FusedFunction:
-    """As `grad`; what it makes returns (f(x), gradients), and ((f(x), aux), gradients) with `has_aux`.
+    """Differentiates as `grad` does; what it makes returns (f(x), gradients), and ((f(x), aux), gradients) with
+    `has_aux`.
 
     Args:
         function: as for `grad`.
@@ -314,7 +315,7 @@ _COMPLEX = "write the function of its real and imaginary part"
 
 
 def _complex_dtype(leaf: Any) -> str | None:
-    """Of an array of complex numbers, traced or not."""
+    """The dtype of an array of complex numbers, traced or not."""
     dtype = dtype_name(leaf) if hasattr(type(leaf), "__kfusion_complex__") or is_array(leaf) else ""
     return dtype if dtype.startswith("complex") else None
 

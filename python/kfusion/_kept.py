@@ -68,7 +68,7 @@ class Kept(_tables.Report):
 
     @property
     def bytes(self) -> int:
-        """Of what is stored for backward's sake: arguments and results are there anyway."""
+        """The bytes of what is stored for backward's sake: arguments and results are there anyway."""
         return sum(v.bytes for v in self.values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def kept_for_backward(
 
 
 def _plans(explained: _Explained, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Plan, Plan]:
-    """Of both passes, as `kfusion.fuse` runs them."""
+    """The plans of both passes, as `kfusion.fuse` runs them."""
     device, options, seeds = explained.priced_on, {"executors": "available"}, Seeds()
     call, wanted = (arguments, keywords), tuple(_wanted_arguments(arguments, keywords))
     forward = _Forward(explained, seeds)
@@ -190,7 +190,7 @@ def _spec_of(value: Traced) -> Spec:
 
 
 def _wanted_arguments(arguments: Any, keywords: Any) -> Iterator[bool]:
-    """Of each array, whether its gradient is wanted."""
+    """Says of each array whether its gradient is wanted."""
     given = picked((arguments, keywords), _is_given, holds_arrays)
     some = any(getattr(x, "requires_grad", False) is True for x in given)
     for x in given:

@@ -87,7 +87,7 @@ def texts(wanted: Iterable[Row], lengths: Iterable[int], *, clusters: bool = Tru
 
 
 def _kernels(name: str, shape: tuple[int, int], dtype: str, given: tuple[str, ...], clusters: bool) -> list[Any]:
-    """Of one call."""
+    """The kernels of one call."""
     length = shape[1]
     function: FusedFunction = getattr(_named, name)
     parameters = {p: Spec((length,), dtype, device="cuda:0") for p in given}

@@ -25,7 +25,7 @@ class Table:
 
     @property
     def widths(self) -> list[int]:
-        """Of the columns, in characters."""
+        """The widths of the columns, in characters."""
         return [max(map(len, column)) for column in zip(self.header, *self.rows, strict=True)]
 
     def gap(self, width: int | None) -> int:

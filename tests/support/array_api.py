@@ -185,7 +185,9 @@ def missing_parameters(name: str) -> list[str]:
 
 
 def rows(section: Mapping[str, Sequence[Case]]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Of the functions that kfusion has: the name, what comes of each dtype, and the parameters that are missing."""
+    """The rows of the functions that kfusion has: the name, what comes of each dtype, and the parameters that are
+    missing.
+    """
     for name in sorted(section):
         if hasattr(kf, name):
             yield name, [compared(name, dtype, section[name]) for dtype in DTYPES], missing_parameters(name)

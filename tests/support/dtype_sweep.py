@@ -216,8 +216,8 @@ def layouts(rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def layout_difference(text: str, layout: str, seed: int) -> str | None:
-    """As `difference` of NumPy's functions, for two operands that lie alike: results share no memory with them, and lie
-    as NumPy's where operands are dense.
+    """Compares as `difference` does, NumPy's functions of two operands that lie alike: results share no memory with
+    them, and lie as NumPy's where operands are dense.
     """
     plain, fused = functions("numpy", text)
     operands = [[layouts(np.random.default_rng(s))[layout] for s in (seed, seed + 1)] for _ in range(2)]

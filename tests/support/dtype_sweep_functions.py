@@ -72,7 +72,7 @@ np.imag(x) ; np.transpose(x) ; np.broadcast_to(x, (2, 16)) ; np.split(np.atleast
 abs(x) ; ~x ; np.sort(x)[::-1] ; x[..., None] ; x[()] ; np.trace(np.outer(x, x)) ; np.unwrap(x) ; np.i0(x)
 """
 
-# Of NumPy: joins, what NumPy computes itself, and views, whose results are copies here.
+# These are joins, what NumPy computes itself, and views, whose results are copies here.
 _IN_C_ORDER = """
 np.nextafter(x, y) ; np.select([x > 1], [x], y) ; np.concatenate([np.atleast_1d(x), np.atleast_1d(y)])
 np.stack([x, y]) ; np.hstack([x, y]) ; np.einsum("...,...->...", x, y) ; np.polyval(x, y) ; np.diff(x, append=y)

@@ -101,7 +101,7 @@ GATHERS = {
 
 # Products with what follows them, on tensor cores.
 def gradients_before_gelu(dy: Any, w: Any, h: Any) -> Any:
-    """Of linear, gelu, linear: of what the first one gives, and of its bias."""
+    """The gradients of linear, gelu, linear: of what the first one gives, and of its bias."""
     (d,) = kf.vjp(kf.gelu, h)[1](dy @ w)
     return d, d.sum(0)
 

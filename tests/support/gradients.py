@@ -42,7 +42,7 @@ def vjp_of_graph(graph: kf.Graph, inputs: Sequence[np.ndarray], seeds: Sequence[
 def vjp_in_two_passes(
     graph: kf.Graph, inputs: Sequence[np.ndarray], seeds: Sequence[np.ndarray], memory: int | None = None
 ) -> list[np.ndarray]:
-    """The same by a forward pass, which keeps what a minimal cut says, and a backward pass of a graph of its own.
+    """Gradients by a forward pass, which keeps what a minimal cut says, and a backward pass of a graph of its own.
     Nothing where gradients need a function of the array library.
     """
     plain = graph.to_dict()
@@ -74,7 +74,7 @@ def vjp_in_two_passes(
 
 
 def torch_vjp_of_graph(graph: kf.Graph, inputs: Sequence[np.ndarray], seeds: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The same by torch, node by node."""
+    """Gradients by torch, node by node."""
     given = [torch.from_numpy(np.array(x)) for x in inputs]
     leaves = [x.requires_grad_() for x in given if x.is_floating_point()]
     outputs = [y for y in torch_graph.run(graph, given) if y.is_floating_point()]

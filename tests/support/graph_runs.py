@@ -16,7 +16,7 @@ execute: Callable[[_core.Graph, list[Any], str], list[Any]] = _core.run_graph
 
 
 def graph_of(build: Callable[..., Any], *arrays: np.ndarray) -> _core.Graph:
-    """Of build(graph, ids of the inputs), for arrays that lie as these do."""
+    """The graph of build(graph, ids of the inputs), for arrays that lie as these do."""
     g = _core.Graph()
     ids = [
         g.input(f"x{i}", a.shape, str(a.dtype), strides=[s // a.itemsize for s in a.strides])
@@ -48,7 +48,9 @@ def wide(x: np.ndarray) -> np.ndarray:
 
 
 def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
-    """As dtype, rounded once; ml_dtypes goes through float32, so what becomes bfloat16 is rounded to odd before."""
+    """The values as dtype, rounded once; ml_dtypes goes through float32, so what becomes bfloat16 is rounded to odd
+    before.
+    """
     if dtype != "bfloat16" or x.dtype != np.float64:
         return x.astype(np_dtype(dtype))
     single = np.asarray(x.astype(np.float32))

@@ -31,7 +31,7 @@ class Memory:
 
 
 def memory_of(array: np.ndarray) -> Memory:
-    """Of a view whose base owns its elements in C order."""
+    """The memory of a view whose base owns its elements in C order."""
     owner = array if array.base is None else array.base
     assert owner.flags.c_contiguous
     assert owner.dtype == array.dtype

@@ -20,7 +20,7 @@ def layouts(draw: st.DrawFn, shape: tuple[int, ...]) -> Layout:
 
 
 def laid_out(array: np.ndarray, layout: Layout) -> np.ndarray:
-    """The same array, lying so in a larger one that is full of other numbers."""
+    """The array, lying so in a larger one that is full of other numbers."""
     order, steps = layout
     owner = np.full([array.shape[axis] * abs(steps[axis]) for axis in order], 77, array.dtype)
     view = owner[(..., *(slice(None, None, steps[axis]) for axis in order))]

@@ -17,6 +17,8 @@ class C:
         self.n, self.h, self.last, self.log, self.named = 0, np.zeros(1), None, [], {}
         self.inner = Inner()
         self.inner.h = np.zeros(1)
+    @classmethod
+    def bump(cls): cls.total += 1
     def step(self, x):
         self.h = np.tanh(x + self.h)
         return self.h

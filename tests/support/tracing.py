@@ -42,7 +42,7 @@ def plain(x: Any) -> np.ndarray:
 
 
 def assert_same(got: Any, expected: Any, rtol: float = 1e-5) -> None:
-    """The same structure, kinds of array, dtypes and shapes, and values within rtol."""
+    """Requires one structure, kinds of array, dtypes and shapes, and values within rtol."""
     assert type(got) is type(expected) or isinstance(got, np.generic | np.ndarray)
     if isinstance(expected, (tuple, list)):
         assert len(got) == len(expected)

@@ -38,7 +38,9 @@ def same(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 class Measurement:
-    """Of one function, by instruction set: the largest error, where it is, and how many results are not the nearest."""
+    """The errors of one function, by instruction set: the largest error, where it is, and how many results are not the
+    nearest.
+    """
 
     def __init__(self, name: str) -> None:
         self.exact, self.kernels, self.found, self.arguments = EXACT[name], {}, {}, 0

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "cpu/codegen/policy.hpp"
+
 namespace kfusion::cpu::ir {
 namespace {
 
@@ -148,6 +150,12 @@ std::vector<Value> Elements::registers_of(int s, const Part& part) {
   if (kept_[at(s)]) return load_kept(compute_dtype(of.dtype), *kept_[at(s)], part);
   if (of.kind == StepKind::kLoad) return load(form_.loads[at(of.index)], of.dtype, part);
   if (of.kind == StepKind::kIota) return count_off(form_.iotas[at(of.index)], compute_dtype(of.dtype), part);
+  if (of.kind == StepKind::kMap && part.registers > 1 && is_better_interleaved(of.op, form_.target)) {
+    std::vector<std::vector<Value>> arguments(of.arguments.size());
+    for (std::size_t a = 0; a < arguments.size(); ++a)
+      for (int j = 0; j < part.registers; ++j) arguments[a].push_back(value(of.arguments[a], j));
+    return apply(of.op, compute_dtype(of.from), arguments);
+  }
   std::vector<Value> registers;
   for (int j = 0; j < part.registers; ++j) {
     std::vector<Value> arguments;

@@ -50,6 +50,7 @@ class Text {
 
  private:
   friend class OneLane;
+  friend class Together;
 
   const TargetFacts& target_;
   int lanes_, now_, names_ = 0, labels_ = 0;
@@ -82,6 +83,19 @@ class OneLane {
   ~OneLane() { text_.now_ = before_; }
   OneLane(const OneLane&) = delete;
   OneLane& operator=(const OneLane&) = delete;
+
+ private:
+  Text& text_;
+  int before_;
+};
+
+/// While it lives, each vector of the current text is so many registers: LLVM takes their instructions in turn.
+class Together {
+ public:
+  explicit Together(int registers) : text_(text()), before_(text_.now_) { text_.now_ *= registers; }
+  ~Together() { text_.now_ = before_; }
+  Together(const Together&) = delete;
+  Together& operator=(const Together&) = delete;
 
  private:
   Text& text_;

@@ -208,6 +208,28 @@ Value apply(Op op, DType type, std::span<const Value> arguments) {
   return as(vector, [&] { return map_of(op, compute_dtype(type), {all.data(), arguments.size()}); });
 }
 
+std::vector<Value> apply(Op op, DType type, std::span<const std::vector<Value>> arguments) {
+  const int lanes = text().lanes();
+  const std::size_t registers = arguments[0].size();
+  const auto together = [&]<class T>(T, const std::vector<Value>& x) {
+    std::vector<std::string> names;
+    for (const Value& v : x) names.push_back(broadcast(v).name);
+    const Together wide(static_cast<int>(registers));
+    return Value{join_registers<T>(std::move(names), lanes).v, x[0].type};
+  };
+  std::vector<Value> all, results;
+  for (const std::vector<Value>& x : arguments)
+    all.push_back(with_compute_type(x[0].type, [&](auto t) { return together(t, x); }));
+  const Together wide(static_cast<int>(registers));
+  const Value y = apply(op, type, all);
+  for (std::size_t j = 0; j < registers; ++j)
+    results.push_back(
+        {with_compute_type(y.type,
+                           [&]<class T>(T) { return lanes_of(Vec<T>(y.name), static_cast<int>(j) * lanes, lanes); }),
+         y.type});
+  return results;
+}
+
 std::array<Value, 4> random_words(const Value& first, const Value& stream, const Value& key) {
   const auto vector = [](const Value& x) { return Int64Vec(broadcast(x).name); };
   const Int64Vec numbers(lane_numbers("i64", [](int lane) { return lane; })), low(0xffffffff);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "cpu/codegen/ir.hpp"
 #include "kfusion/dtype.hpp"
@@ -34,6 +35,9 @@ Value broadcast(const Value& x);
 /// A row of ops.def over arguments of one compute type (a condition is bool). One of them a vector: the result is, too.
 /// Throws std::logic_error where the row does not take the type.
 Value apply(Op op, DType type, std::span<const Value> arguments);
+
+/// The same of several registers, by arguments: a core has independent instructions at hand where the function is long.
+std::vector<Value> apply(Op op, DType type, std::span<const std::vector<Value>> arguments);
 
 /// Random words (philox) of the positions in four vectors, one after the other from the number `first` on, which is a
 /// multiple of 4: a block serves four of them.

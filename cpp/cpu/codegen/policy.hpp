@@ -27,6 +27,10 @@ inline int registers_at_once(const Kernel& k, const TargetFacts& t) {
   return operations > 200 ? 1 : operations > 100 ? std::min(most, 2) : most;
 }
 
+/// Whether the instructions of long functions are written for registers in turn. With AVX2 exp takes 0.90 of the time,
+/// gelu 0.88, sigmoid 0.90, softmax 0.92; with AVX-512 0.95 to 1, but log 1.11.
+inline bool is_better_interleaved(Op op, const TargetFacts& t) { return info(op).cost != OpCost::kSimple && !t.avx512; }
+
 /// Elements of a row that one call takes, so that threads share long rows.
 inline constexpr std::int64_t kPiece = 4096;
 

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parsed(argv: list[str]) -> argparse.Namespace:
-    """As the parser reads them; of an unknown command it says which may be meant."""
+    """The arguments as the parser reads them; for an unknown command it says which may be meant."""
     parser = _parser()
     commands = [module.__name__.rpartition(".")[2] for module in _SUBCOMMANDS]
     if argv and not argv[0].startswith("-") and argv[0] not in commands:

@@ -237,7 +237,7 @@ def _read_graph(path: str) -> Graph:
 
 
 def parse_sized_array(text: str) -> tuple[tuple[int | str, ...], str | None]:
-    """The same, whose extents may be names of sizes: "Nx1024". A name has no x in it."""
+    """Reads an array whose extents may be names of sizes: "Nx1024". A name has no x in it."""
     shape, colon, dtype = text.partition(":")
     names = shape.split("x")
     if not any(name.isidentifier() for name in names):

@@ -15,7 +15,7 @@ _ROW: Shape = ((1024,), None)
 _CHANNELS: Shape = ((64,), None)
 _VOCABULARY = 32000
 
-# Of arguments without defaults; those of a norm's weights are left out.
+# These are the arguments without defaults; those of a norm's weights are left out.
 _SHAPES: dict[str, tuple[Shape, ...]] = {
     "batchnorm": (((32, 64, 56, 56), None), _CHANNELS, _CHANNELS),
     "bias_relu_log": (_MATRIX, _ROW),

@@ -116,8 +116,9 @@ def _copy(problem: Problem, out: Any) -> tuple[int, Callable[[], Any]]:
 
 
 def copied_elements(nbytes: int) -> int:
-    """Of float32 in the array whose copy moves this many bytes, or a few more: large ones are whole pages, because the
-    GPU's copy of any other size takes a quarter longer, which would flatter all else."""
+    """The number of float32 in the array whose copy moves this many bytes, or a few more: large ones are whole pages,
+    because the GPU's copy of any other size takes a quarter longer, which would flatter all else.
+    """
     page = 4096 if nbytes > 2**20 else 4
     return max(-(-nbytes // 8 // page) * page, page)
 

@@ -22,7 +22,7 @@ from . import natives
 Function = Callable[..., Any]
 
 _ROWS = {row["name"]: row for row in _core.op_table() if row["kind"] in ("map", "reduce")}
-# As the user writes them, and so that Python's numbers may stand on either side.
+# Operators as the user writes them, so that Python's numbers may stand on either side.
 _OPERATORS: dict[str, Function] = {op: getattr(operator, f"__{name}__") for name, (_, op) in BINARY.items()}
 _OPERATORS |= {op: getattr(operator, name) for name, op in COMPARISONS.items()}
 # What NumPy and its likes lack, of what they have (m).
@@ -201,7 +201,7 @@ class Wide(Library):
         return np.dtype("float64" if name in FLOATS else name)
 
     def library_call(self, node: Mapping[str, Any]) -> Function:
-        """Of torch's functions, what they make of float64 tensors."""
+        """A function that gives what torch's makes of float64 tensors."""
         if node["library"] != "torch":
             return super().library_call(node)
         torch = importlib.import_module("torch")

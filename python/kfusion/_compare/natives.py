@@ -15,7 +15,7 @@ Native = Callable[[Arguments], Callable[..., Any] | None]
 
 
 def of_module(m: Any) -> dict[str, Native]:
-    """Of NumPy and its likes."""
+    """The library's own calls in a module like NumPy."""
 
     def spread(function: Callable[..., Any]) -> Native:
         return lambda a: lambda x: function(x, axis=a["axis"], ddof=a["correction"], keepdims=a["keepdims"])
@@ -24,7 +24,7 @@ def of_module(m: Any) -> dict[str, Native]:
 
 
 def of_torch(torch: Any) -> dict[str, Native]:
-    """Of torch.nn.functional."""
+    """The library's own calls in torch.nn.functional."""
     F = torch.nn.functional
 
     def activation(function: Callable[..., Any], *keywords: str) -> Native:

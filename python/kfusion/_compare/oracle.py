@@ -47,7 +47,7 @@ class Oracle:
         return self._checked(who, outputs, self.allowed)
 
     def require_of_peer(self, who: str, outputs: Sequence[Any]) -> float:
-        """The same for another library's."""
+        """The largest error of another library's version; errors as `require`."""
         return self._checked(who, outputs, self.allowed_to_peers)
 
     def _checked(self, who: str, outputs: Sequence[Any], allowed: list[np.ndarray]) -> float:

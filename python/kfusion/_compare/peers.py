@@ -1,4 +1,4 @@
-"""The same operation as users of other libraries have it: one call after the other, or through their own compilers."""
+"""An operation as users of other libraries have it: one call after the other, or through their own compilers."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _aligned(
 
 
 def _require_whole(who: str, graph: Mapping[str, Any], axes: Axes, arrays: Mapping[int, da.Array]) -> None:
-    """Of the arrays as they come: of axes that are the same one, only one may have several chunks."""
+    """Checks the arrays as they come: of axes that are the same one, only one may have several chunks."""
     for i, x in arrays.items():
         for axis, label in enumerate(axes.labels[i]):
             if x.numblocks[axis] > 1 and (why := axes.whole.get(label)) is not None:
@@ -85,7 +85,7 @@ def _require_elements(
 ) -> None:
     for label, sizes in split.items():
         if 0 in sizes and any(label in reduced for reduced in axes.reduced.values()):
-            # Of operands that share an axis one with chunks of its own: others are cut to fit.
+            # Among operands that share an axis, one has chunks of its own: others are cut to fit.
             i, axis = next(
                 (i, k)
                 for i, x in arrays.items()
@@ -122,7 +122,7 @@ class _Tasks:
         self._needs: dict[str, set[str]] = {}
         self._layer_of: dict[int, str] = {}  # by node, where a value's blocks are made
         self._keys: dict[int, Keys] = {}
-        # Of lines the keys are independent; whatever else tells nodes apart is in the token.
+        # Keys do not depend on lines; whatever else tells nodes apart is in the token.
         nodes = [{k: v for k, v in n.items() if k != "stage"} for n in self._nodes]
         text = json.dumps([nodes, cut.graph["outputs"], fused._options], sort_keys=True)
         self._token = tokenize(text, [(a.name, a.chunks) for a in arrays.values()])
@@ -164,7 +164,7 @@ class _Tasks:
         cells: Keys = {}
         for cell in self._cells(part.grid):
             at = dict(zip(part.grid, cell, strict=True))
-            # Of what only tells extents any block will do along other labels.
+            # Any block will do of what only tells extents, along other labels.
             blocks = [self._keys[i][tuple(at.get(label, 0) for label in self._cut.grid(i))] for i in part.inputs]
             cells[cell] = _key(name, cell)
             layer[cells[cell]] = (task, *blocks)

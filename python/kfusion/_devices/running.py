@@ -10,7 +10,7 @@ from .device import Device
 from .device_table import find, from_properties
 
 HOW_TO_MEASURE = 'f.plan(x, device="cpu")'
-# Of a server's core, so that a plan has prices; the kernels do not depend on them.
+# Figures of a server's core, so that a plan has prices; the kernels do not depend on them.
 _CPU_BANDWIDTH, _CPU_FLOPS, _CPU_LAUNCH_US = 10e9, 50e9, 2.0
 
 

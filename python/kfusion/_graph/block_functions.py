@@ -30,7 +30,7 @@ class BlockFunction:
         return BlockFunction, (self.text,)
 
     def __call__(self, *blocks: Any) -> tuple[Any, ...]:
-        """Of traced values, the nodes of the part."""
+        """Makes the nodes of the part of traced values."""
         tracer = blocks[0]._tracer
         extents = self.extents([b.shape for b in blocks])
         known = {i: tracer.node(b) for i, b in zip(self._part["inputs"], blocks, strict=True)}
@@ -46,7 +46,7 @@ class BlockFunction:
         return tuple(tracer.value(node) for node in made)
 
     def extents(self, shapes: Iterable[Sequence[int]]) -> dict[int, int]:
-        """Of the labels that are split, for blocks of these shapes."""
+        """The extents of the labels that are split, for blocks of these shapes."""
         found: dict[int, int] = {}
         for i, shape in zip(self._part["inputs"], shapes, strict=True):
             for label, extent in zip(self._part["labels"][i], shape, strict=True):

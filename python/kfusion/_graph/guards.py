@@ -191,6 +191,8 @@ class _Search:
         names = names_of(function.__code__)
         guard = self._functions[function] = _guard_of(function, names)
         self._names |= names.attributes
+        if any(path[0] == "type" for path in names.globals):
+            self._names.add("__class__")
         self._todo += values(guard)
         for module, name in _attributes(function, names.globals):
             self._modules.setdefault(module, set()).add(name)
@@ -201,6 +203,8 @@ class _Search:
         """Follows the attributes of an object that code reads and that were not looked for yet."""
         own = {} if isinstance(held.value, type) else _own(held.value)
         kinds = _classes(held.value)
+        if "__class__" in self._names:
+            self._todo += [kind for kind in kinds if id(kind) not in self._met and _is_own_class(kind)]
         for name in sorted({n for scope in (own, *map(vars, kinds)) for n in scope.keys() & self._names} - held.seen):
             held.seen.add(name)
             if name in own:
@@ -218,6 +222,8 @@ class _Search:
         elif _is_own_class(kind):
             held.names.add(name)
             self._todo.append(_getter(found))
+            if isinstance(found, classmethod):
+                self._names.add("__class__")
         elif isinstance(function := _getter(found), FunctionType):  # an installed one stays as it is
             self._names |= names_of(function.__code__).attributes
 

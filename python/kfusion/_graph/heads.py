@@ -77,7 +77,7 @@ class Heads:
         self._constants.add(node)
 
     def view(self, node: int) -> tuple[int, str, Any] | None:
-        """Of which node it is a view through which gradients pass, and how; None where it is none."""
+        """The node of which it is a view that gradients pass, and how; None where it is none."""
         return self._views.get(node) if node not in self._constants else None
 
     def passes(self, node: int) -> bool:

@@ -137,8 +137,8 @@ class Inputs(Nodes):
         return Written(number, value, self.value(node), part)
 
     def in_place(self, written: Sequence[Written], results: Sequence[Traced]) -> list[Written]:
-        """The same, where a call of the library that writes to an argument may do so itself: it is the only write, and
-        nothing else reads what was in the argument before, neither a kernel nor one of the function's results.
+        """The writes, where a call of the library that writes to an argument may do so itself: it is the only write,
+        and nothing else reads what was in the argument before, neither a kernel nor one of the function's results.
         """
         if not self._runs or not self.writing_calls:
             return list(written)

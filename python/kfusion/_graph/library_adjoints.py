@@ -23,7 +23,7 @@ class ByIndex(NamedTuple):
     axis: int
 
     def __call__(self, zeros: Any, indices: Any, g: Any) -> list[Any]:
-        """Of arrays of the caller's library."""
+        """Computes gradients of arrays of the caller's library."""
         if isinstance(g, np.ndarray):
             return [self._numpy(np.zeros_like(zeros, order="C"), indices, g)]
         torch = sys.modules.get("torch")
@@ -127,7 +127,7 @@ class OfCall(NamedTuple):
     order: tuple[int, ...] = ()
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        """Of the function's arguments and, behind them, the gradients of its results."""
+        """Takes the function's arguments and, behind them, the gradients of its results."""
         torch = sys.modules["torch"]
         count = len(arrays) - len(self.results)
         given, gradients = list(arrays[:count]), arrays[count:]
@@ -162,7 +162,7 @@ class OfAttention(NamedTuple):
     arguments: tuple[int, ...]
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        """Of tensors; the gradient of the result is the last."""
+        """Takes tensors; the gradient of the result is the last."""
         made = self.gradients(*arrays)
         return [made[i] for i in self.arguments]
 
@@ -174,7 +174,7 @@ class OfConv2d(NamedTuple):
     arguments: tuple[int, ...]
 
     def __call__(self, x: Any, w: Any, g: Any) -> list[Any]:
-        """Of tensors."""
+        """Takes tensors."""
         backward = sys.modules["torch"].ops.aten.convolution_backward
         stride, padding, dilation = (self.numbers[i : i + 2] for i in (0, 2, 4))
         wanted = [i in self.arguments for i in range(3)]

@@ -60,7 +60,7 @@ def strides_of(path: Path, shape: Sequence[int], strides: Sequence[int]) -> Sequ
 
 
 def _reshaped(shape: Sequence[int], strides: Sequence[int], to: Sequence[int]) -> list[int]:
-    """Of other extents over the same elements: in C order, or with axes of extent 1 in other places."""
+    """The strides of other extents over the same elements: in C order, or with axes of extent 1 in other places."""
     if without_ones(shape) != without_ones(to):
         return c_strides(to)
     kept = [s for n, s in zip(shape, strides, strict=True) if n != 1]

@@ -83,7 +83,7 @@ def tensor_names(roots: Iterable[tuple[str, Any]]) -> dict[int, tuple[str, Any]]
 
 
 def module_names(roots: Iterable[tuple[str, Any]]) -> dict[int, tuple[str, Any]]:
-    """Likewise of modules, as torch's named_modules() has them."""
+    """The names of modules, as torch's named_modules() has them."""
     names: dict[int, tuple[str, Any]] = {}
     for prefix, root in roots:
         for path, module in _named_modules(prefix, unfused(root), set()):

@@ -51,12 +51,12 @@ class Nodes:
         return self._made(kind, node, Memory(node), ()) if owner is None else self._made(kind, node, owner, path)
 
     def copy(self, x: Traced) -> Traced:
-        """The same node as a value with memory of its own."""
+        """A node as a value with memory of its own."""
         node = self.node(x)
         return self._made(type(x), node, Memory(node))
 
     def alias(self, x: Traced, *, is_view: bool = True) -> Traced:
-        """The same node as another value of x's memory; not `is_view`: it may be a copy."""
+        """A node as another value of x's memory; not `is_view`: it may be a copy."""
         return self._made(type(x), self.node(x), x._memory, x._path if is_view else None)
 
     def like(self, value: Traced, x: Traced) -> Traced:
@@ -70,7 +70,7 @@ class Nodes:
             x._memory.node = self.node(value)
 
     def of_library(self, value: Traced, library: str) -> Traced:
-        """Likewise, with the methods of that library's arrays."""
+        """A value with the methods of that library's arrays."""
         return self._made(Traced._classes[library]._made_as(), self.node(value), Memory(self.node(value)))
 
     def _made(self, kind: type[Traced], node: int | str, owner: Memory, path: Path | None = ()) -> Traced:
@@ -141,7 +141,7 @@ class Nodes:
         return self.value(node) if kind is None else self._made(kind, node, Memory(node))
 
     def view(self, kind: str, x: Traced, argument: Any) -> Traced:
-        """As `add`, for a view of x."""
+        """Does what `add` does, for a view of x."""
         node = self._call(kind, x, argument)
         if kind == "reshape":  # without -1
             argument = list(self.graph.shape(node))

@@ -83,7 +83,7 @@ class Tape:
         self._registers = len(self._varying)
 
     def register_of(self, array: int, axis: int) -> int | None:
-        """Of an extent of the call's; None where it does not vary."""
+        """The register of an extent of the call's; None where it does not vary."""
         return self._varying.index((array, axis)) if (array, axis) in self._varying else None
 
     def add(self, step: _Extents | _Computed | _Built) -> int:
@@ -222,7 +222,7 @@ class RecordedGraph:
         return value(operand, call) if pair is None else pair[call]
 
     def register_of(self, operand: Any) -> _Register:
-        """Of a size or a tensor made of sizes."""
+        """The register of a size or a tensor made of sizes."""
         return _Register(operand._register if is_size(operand) else self.tensors[id(operand)].register)
 
     def add(self, function: Callable[..., Any], operands: tuple[Any, ...], kind: type) -> _Register:
@@ -394,7 +394,7 @@ def value(operand: Any, call: int) -> Any:
 
 
 def of_call(arguments: Any, call: int) -> Any:
-    """The same within tuples and lists."""
+    """What sizes within tuples and lists are in the call."""
     return _within(lambda leaf: value(leaf, call), arguments)
 
 
@@ -431,12 +431,12 @@ def is_int(n: Any) -> bool:
 
 
 def integer(n: Any) -> Any:
-    """As operator.index."""
+    """Means what operator.index means."""
     return n if is_size(n) else operator.index(n)
 
 
 def indices(key: slice, n: Any) -> tuple[Any, Any, Any]:
-    """As key.indices(n)."""
+    """Means what key.indices(n) means."""
     if not any(map(is_size, (key.start, key.stop, key.step, n))):
         return key.indices(n)
     step = 1 if key.step is None else integer(key.step)
@@ -455,7 +455,7 @@ def indices(key: slice, n: Any) -> tuple[Any, Any, Any]:
 
 
 def length(start: Any, stop: Any, step: Any) -> Any:
-    """As len(range(start, stop, step))."""
+    """Means what len(range(start, stop, step)) means."""
     if not any(map(is_size, (start, stop, step))):
         return len(range(start, stop, step))
     steps = (stop - start + step - 1) // step if step > 0 else (start - stop - step - 1) // -step
@@ -463,7 +463,7 @@ def length(start: Any, stop: Any, step: Any) -> Any:
 
 
 def broadcast_shapes(*shapes: Iterable[Any]) -> tuple[Any, ...]:
-    """As NumPy's."""
+    """Means what NumPy's broadcast_shapes means."""
     listed = [tuple(shape) for shape in shapes]
     if not any(map(has_sizes, listed)):
         return np.broadcast_shapes(*listed)
@@ -481,7 +481,7 @@ def broadcast_shapes(*shapes: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _very_value(size: Size) -> Any:
-    """Of the present call, once the trace is over.
+    """The value in the present call, once the trace is over.
 
     Raises:
         NotTheSame: it is not.

@@ -102,7 +102,7 @@ def trace_error(what: str, hint: str = "", line: str | None = None) -> TraceErro
 
 
 def no_form(what: str, hint: str = "") -> NoForm:
-    """As `trace_error`, for what the array library may compute instead."""
+    """An error like `trace_error`'s, for what the array library may compute instead."""
     return NoForm(message(what, hint))
 
 

@@ -120,7 +120,7 @@ def walk(
     enters: Callable[[Any], bool] = lambda _: False,
     is_leaf: Callable[[Any], bool] = lambda _: False,
 ) -> Any:
-    """The same structure with `visit(path, leaf)` in place of each leaf.
+    """A structure with `visit(path, leaf)` in place of each leaf.
 
     Args:
         value: tuples (named ones too), lists and dicts of anything, nested, of classes of the user's too. No code of

@@ -137,7 +137,7 @@ class Tracer(Inputs):
 
     @property
     def wants_gradients(self) -> bool:
-        """The same, without torch too."""
+        """Whether what is built now has gradients, in torch's grad mode if there is one."""
         torch = sys.modules.get("torch")
         return self._depth > 0 and (torch is None or bool(torch.is_grad_enabled()))
 
@@ -192,7 +192,7 @@ class Tracer(Inputs):
     def with_adjoint(
         self, results: Sequence[Traced], values: Sequence[Traced], name: str, run: Any, flops: int = 0
     ) -> list[Traced]:
-        """The same, whose gradients by values are those of a function of the array library: `run.adjoint(numbers)` is
+        """Results whose gradients by values are those of a function of the array library: `run.adjoint(numbers)` is
         called with those of values by number, and gives a function of values and the gradients of results.
         """
         made = [self.itself(y) for y in results]
@@ -228,7 +228,7 @@ class Tracer(Inputs):
     def explain_kept(
         self, results: Sequence[Traced], values: Sequence[Traced], device: dict[str, Any], memory: int | None
     ) -> list[tuple[int, int, int, float]]:
-        """The same for a report: nodes, which of the results they are, bytes of their own, seconds that each saves."""
+        """What is kept: nodes, which of the results they are, bytes of their own, seconds that each saves."""
         nodes = [list(map(self.node, listed)) for listed in (results, values)]
         return list(self._build("explain_kept", *nodes, device, memory))
 

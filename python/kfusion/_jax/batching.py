@@ -18,7 +18,7 @@ class _Batch(Nodes):
         self.has: list[bool] = []
 
     def flags(self, node: Node) -> list[bool]:
-        """Of the arguments."""
+        """The flags of the arguments."""
         return [self.has[a] for a in node["arguments"]]
 
     def arguments(self, node: Node) -> list[int]:

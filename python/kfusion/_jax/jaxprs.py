@@ -96,7 +96,7 @@ def _put(found: list[Any], leaf: Any) -> Any:
 
 
 class _Interpreter:
-    """Of one trace."""
+    """The interpreter of one trace."""
 
     def __init__(self, whose: Interpreted, tracer: Tracer) -> None:
         self._whose = whose

@@ -345,7 +345,7 @@ def _stop(x: Any, **_: Any) -> Any:
     return x._tracer.constant(x)
 
 
-# Of functions whose gradients JAX says, where those of the nodes that they become are others.
+# These are functions whose gradients JAX says, where those of the nodes that they become are others.
 WITH_GRADIENTS: dict[str, Rule] = {
     "relu": lambda x: x._tracer.map("relu", x),  # whose gradient at 0 is 0
     "relu6": relu6,

@@ -179,7 +179,7 @@ def _compiled(program: Program, options: str, place: str) -> dict[str, Any]:
 
 
 def _load(key: int, text: str) -> None:
-    """Of an executable of XLA's that another process has made."""
+    """Loads an executable of XLA's that another process has made."""
     graph, options = load(text)
     place = next((n["device"] for n in graph.to_dict()["nodes"] if n["op"] == "input"), "cpu")
     _core.xla_compile(key, graph, running.device(place).to_dict(), options)

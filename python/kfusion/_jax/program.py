@@ -56,7 +56,7 @@ class Program:
 
     @classmethod
     def of(cls, graph: Any, no_gradient: str = "", called: tuple[Called, ...] = ()) -> Program:
-        """Of a `_core.Graph` with outputs."""
+        """The program of a `_core.Graph` with outputs."""
         if graph.has_own_gradients():
             no_gradient = "a function inside says what its gradient is"
         as_dict = graph.to_dict()

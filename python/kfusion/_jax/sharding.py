@@ -60,7 +60,7 @@ def rule(program: Program) -> tuple[str, tuple[str, ...]]:
     fixed: list[str] = []
 
     def name(factor: int) -> str:
-        """Of a factor that is not to be cut: another one at each place, since no array may have one twice."""
+        """The name of a factor that is not to be cut: another one at each place, since no array may have one twice."""
         if factor not in found.fixed:
             return names.setdefault(factor, f"f{len(names)}")
         fixed.append(f"r{len(fixed)}")

@@ -245,7 +245,7 @@ class Interpreter:
         return self._lifted[id(value)][1]
 
     def operand(self, value: Any) -> Any:
-        """As `lift`; an array without axes is a number, which kernels hold."""
+        """Does what `lift` does; an array without axes is a number, which kernels hold."""
         if is_known(value):
             number = number_of(value)
             return self.lift(value) if number is value else number

@@ -232,7 +232,7 @@ def _top_k(node: Node, x: Any, k: Any) -> Function | None:
 
 
 def _without_ties(x: Any, count: int, axis: int, largest: bool) -> Any:
-    """As sorting, in a hundredth of its time; None where some are equal, of which the first ones count."""
+    """Gives what sorting gives, in a hundredth of its time; None where some are equal: the first ones count."""
     n = count + 1
     if not 1 < n <= x.shape[axis] // 8:
         return None
@@ -321,7 +321,7 @@ def _resize(node: Node, x: Any, *more: Any) -> Function | None:
 
 @_rule("Cast")
 def _cast(node: Node, x: Any) -> Function | None:
-    """Of integers, which need no rounding and have no NaN."""
+    """Casts integers, which need no rounding and have no NaN."""
     from .library import onnx
 
     to = tensors.torch_dtype(np.dtype(onnx().helper.tensor_dtype_to_np_dtype(node.attr("to"))))

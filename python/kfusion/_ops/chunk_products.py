@@ -42,7 +42,7 @@ def wide_of(dtype: str) -> str:
 
 
 def rows_of_chunk(library: Library, x: Any, classes: int) -> int:
-    """As many rows for each chunk, but for the last one."""
+    """The rows of each chunk but the last one."""
     most = max(1, bytes_of_chunk(library.device(x)) // (classes * ITEM_BYTES[library.dtype(x)]))
     chunks = -(-len(x) // most)
     rows = -(-len(x) // chunks)
@@ -50,7 +50,7 @@ def rows_of_chunk(library: Library, x: Any, classes: int) -> int:
 
 
 def bytes_of_chunk(device: str) -> int:
-    """Of logits, on a device of that name ("cuda:0")."""
+    """The bytes of a chunk of logits, on a device of that name ("cuda:0")."""
     return _BYTES["cpu" if device == "cpu" else "cuda"]
 
 
@@ -71,7 +71,7 @@ class Library:
         return str(x.dtype)
 
     def device(self, x: Any) -> str:
-        """Of what kind it is."""
+        """The kind of device."""
         return "cuda" if _is_cupys(x) else "cpu"
 
     def empty(self, x: Any, dtype: str, shape: tuple[int, ...]) -> Any:

@@ -164,7 +164,7 @@ def take_along_axis(x: Array, indices: Array, axis: int | None = -1) -> Array:
 
 @composite
 def taken(x: Array, indices: Array, axis: int, function: str, *, along: bool = False) -> Array:
-    """As `take`, or `take_along_axis`, of functions that refuse negative indices: torch's. One stage, `function`."""
+    """`take`, or `take_along_axis`, for functions that refuse negative indices: torch's. One stage, `function`."""
     with stage(x, function):
         return x._tracer.add("take_along_axis" if along else "take", x, indices, axis, True)
 

@@ -16,7 +16,7 @@ from . import primitives as p
 
 
 class _Fit(NamedTuple):
-    """Of one dtype: what makes s, P's coefficients from the constant on, and 2 to half its bits, plus 1."""
+    """Constants of a dtype: what makes s, P's coefficients from the constant on, and 2 to half its bits, plus 1."""
 
     scale: float
     shift: float

@@ -202,7 +202,7 @@ class _Mean(NamedTuple):
 
 
 def _mean_over(labels: Any, weights: list[Any], ignore_index: int | None, dtype: str) -> _Mean:
-    """Of the rows that count, each as often as its class's weight says."""
+    """The mean over the rows that count, each as often as its class's weight says."""
     counted = None if ignore_index is None else p.not_equal(labels, ignore_index)
     if counted is None:
         rows = astype(labels._tracer.lift(1.0, labels._library), dtype) * labels.shape[0]

@@ -124,7 +124,7 @@ class LossesAndGradients:
         self._scaled = scaled
 
     def into(self, wanted: dict[int, Any], *arrays: Any) -> dict[int, Any]:
-        """As `Tracer.library_call` says."""
+        """Writes into results, as `Tracer.library_call` says."""
         *given, g = arrays if self._scaled else (*arrays, None)
         return self._chunks.run(given, g, wanted)
 
@@ -150,7 +150,7 @@ class Losses:
 
 
 class WithoutGradient:
-    """Of what the classes weigh."""
+    """Stands for what the classes weigh, which has no gradient."""
 
     def adjoint(self, arguments: tuple[int, ...]) -> Any:
         """Raises: it has none."""
@@ -169,7 +169,7 @@ class _Gradients(LossesAndGradients):
         self._arguments = arguments
 
     def into(self, wanted: dict[int, Any], *arrays: Any) -> dict[int, Any]:
-        """As `Tracer.library_call` says."""
+        """Writes into results, as `Tracer.library_call` says."""
         *given, g = arrays
         library = library_of(given[0])
         numbers = {i: DX + self._arguments[i] for i in wanted}

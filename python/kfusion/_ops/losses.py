@@ -91,7 +91,9 @@ def class_losses(
     *,
     is_strict: bool = False,
 ) -> Any:
-    """As `cross_entropy`. is_strict: whether a target that is no class is an index out of bounds, as in torch."""
+    """Means what `cross_entropy` means. is_strict: whether a target that is no class is an index out of bounds, as in
+    torch.
+    """
     require_reduction("cross_entropy", reduction)
     _require_classes("cross_entropy", logits, targets, weight)
     require_smoothing("cross_entropy", label_smoothing)
@@ -122,7 +124,7 @@ def _of_all(logits: Any, log_sum: Any, weight: Any) -> Any:
 
 
 def nll(logs: Any, targets: Any, weight: Any, ignore_index: int, reduction: str) -> Any:
-    """Of logarithms of probabilities (..., classes) those of the targets, negated. A target that is no class is an
+    """The logarithms of probabilities (..., classes) at the targets, negated. A target that is no class is an
     index out of bounds.
     """
     require_reduction("nll_loss", reduction)
@@ -137,7 +139,7 @@ def nll(logs: Any, targets: Any, weight: Any, ignore_index: int, reduction: str)
 
 
 def multi_margin(x: Any, targets: Any, order: int, margin: float, weight: Any) -> Any:
-    """Of each row of x (..., classes) the mean of max(0, margin - x[target] + x)^order over the other classes."""
+    """For each row of x (..., classes) the mean of max(0, margin - x[target] + x)^order over the other classes."""
     _require_classes("multi_margin_loss", x, targets, weight)
     differences = margin - expand_dims(_own(x, targets, x, targets), -1) + x
     beyond = p.where(differences > 0, differences, 0.0)  # none at the margin, nor of NaN
@@ -174,7 +176,7 @@ def _strict(targets: Any, ignore_index: int | None) -> Any:
 
 
 def _own(logits: Any, targets: Any, values: Any, strict: Any = None) -> Any:
-    """Of values along the classes, for each row or for all, each row's at its target; any one where that is none.
+    """From values along the classes, for each row or for all, each row's at its target; any one where that is none.
     strict: indices in the place of the targets, none of which may be out of bounds.
     """
     if logits.shape[-1] == 0:
@@ -190,7 +192,7 @@ def _own(logits: Any, targets: Any, values: Any, strict: Any = None) -> Any:
 
 
 def of_classes(values: Any, targets: Any) -> Any:
-    """Of values (classes,) each target's; any one where that is no class."""
+    """From values (classes,) each target's; any one where that is no class."""
     return take(values, p.where(is_class(targets, values.shape[0]), targets, 0), 0)
 
 
@@ -211,7 +213,7 @@ def _of_known(losses: Any, targets: Any, classes: int, ignore_index: int | None)
 def _mean_of_rows(
     name: str, losses: Any, reduction: str, targets: Any, ignore_index: int | None, counts: Any = None
 ) -> Any:
-    """As `_reduced`, but the mean is one over the rows that count, each as often as `counts` says."""
+    """Reduces as `_reduced` does, but the mean is one over the rows that count, each as often as `counts` says."""
     if reduction != "mean" or (ignore_index is None and counts is None):
         return _reduced(name, losses, reduction)
     with stage(losses, f"{name}.mean"):

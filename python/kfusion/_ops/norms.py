@@ -260,7 +260,7 @@ def of_own_moments(
 
 
 def _scaled_by_sums(x: Array, mean: Array, var: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:
-    """The same, so that its gradients need two sums along the axes, of g and of g (x - mean), which are of one pass:
+    """x scaled so that its gradients need two sums along the axes, of g and of g (x - mean), which are of one pass:
     the gradient by the mean is that by the shift, which is 0, times the scale.
     """
     scale = p.rsqrt(var + eps) if weight is None else p.rsqrt(var + eps) * weight

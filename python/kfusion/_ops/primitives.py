@@ -14,7 +14,7 @@ from .._graph.source import TraceError
 from .._tables import wrapped
 from .operation import Array, Axes, composite, operation
 
-# Of each signature in ops.def: which dtypes the arguments may have, and the result's.
+# For each signature in ops.def: which dtypes the arguments may have, and the result's.
 _DTYPES = {
     "F_F": ("floats; integers and bools become floats as in the array's library", "the arguments' dtype, once floats"),
     "N_N": ("any dtype", "the arguments' dtype"),

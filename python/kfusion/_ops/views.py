@@ -1,4 +1,4 @@
-"""The same elements in another arrangement: no kernel, only how a kernel reads. And casts, fills and positions."""
+"""Elements in another arrangement: no kernel, only how a kernel reads. And casts, fills and positions."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def flip(x: Array, axis: int | tuple[int, ...] | None = None) -> Array:
 
 @composite
 def astype(x: Array, dtype: Any) -> Array:
-    """The same values in another dtype.
+    """The values in another dtype.
 
     Args:
         x: array of any dtype.
@@ -330,7 +330,7 @@ def axes_tuple(x: Traced, axis: Any, who: str) -> tuple[int, ...]:
 
 
 def axes_or_all(x: Traced, axis: Any, who: str) -> tuple[int, ...] | None:
-    """As `axes_tuple`, and None for all."""
+    """Gives what `axes_tuple` gives, and None for all."""
     return None if axis is None else axes_tuple(x, axis, who)
 
 

@@ -215,7 +215,7 @@ def _rows(items: Sequence[Item], edges: Iterable[tuple[Item, Item]]) -> list[lis
 
 
 def _wrapped(rows: Iterable[list[Item]], widths: dict[Item, float], gap: float, limit: float) -> list[list[Item]]:
-    """The same rows, those too wide in several."""
+    """The rows, those too wide as several."""
     result: list[list[Item]] = []
     for row in rows:
         used = math.inf

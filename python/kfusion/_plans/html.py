@@ -80,7 +80,9 @@ def _sections(plan: Plan) -> Iterator[str]:
 
 
 def _whole_sections(plan: Plan, found: Sequence[Fold]) -> Iterator[str]:
-    """Of a plan of many kernels: by layers, those that are alike as one, which opens to the kernels of the first."""
+    """The sections of a plan of many kernels: by layers, those that are alike as one, which opens to the kernels of the
+    first.
+    """
     yield "<h2>Layers</h2>\n"
     yield _scroll(layers.table([fold.layer for fold in found], None, whole.layers_title(found)).html(), "layers")
     yield _scroll(report.totals_table(plan).html(), "totals")
@@ -96,7 +98,9 @@ def _whole_sections(plan: Plan, found: Sequence[Fold]) -> Iterator[str]:
 
 
 def _passes(plan: Plan, limit: int | None) -> Iterator[str]:
-    """Of a plan with gradients: both passes and what is kept between them, by kind where that is more than `limit`."""
+    """The section of a plan with gradients: both passes and what is kept between them, by kind where that is more than
+    `limit`.
+    """
     if tables := list(pass_tables.tables(plan, None, limit)):
         yield "<h2>Forward and backward</h2>\n"
         yield from (_scroll(table.html(), what) for table, what in zip(tables, ("passes", "kept"), strict=False))

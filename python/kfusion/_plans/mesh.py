@@ -91,7 +91,7 @@ class MeshPlan(Report):
 
     @property
     def time_us(self) -> float:
-        """Of a call, on each rank."""
+        """The time of a call, on each rank."""
         return sum(p.fused.time_us for p in self.parts) + sum(e.time_us for e in self.exchanges)
 
     @property
@@ -181,7 +181,7 @@ def _split(graph: Mapping[str, Any], axes: Axes, mesh: Mesh) -> list[int]:
 
 
 def _planned(cut: Cut, part: Part, name: str, device: Device, options: dict[str, Any], mesh: Mesh) -> Plan:
-    """Of the rank that has most elements."""
+    """The plan of the rank that has most elements."""
     specs = []
     for i in part.inputs:
         n, labels = cut.graph["nodes"][i], cut.axes.labels[i]

@@ -19,7 +19,7 @@ _LISTED = 4
 
 
 def tables(plan: Plan, width: int | None, limit: int | None) -> Iterator[Table]:
-    """Of a plan with gradients: what each pass costs, and what is kept between them."""
+    """The tables of a plan with gradients: what each pass costs, and what is kept between them."""
     if (found := plan.passes) is not None:
         yield passes_table(found)
         if (kept := kept_table(found, width, limit)) is not None:

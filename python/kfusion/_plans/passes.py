@@ -74,7 +74,7 @@ class Passes:
 
     @property
     def kept_bytes(self) -> int:
-        """Of what is kept: arguments and results are there anyway."""
+        """The bytes of what is kept: arguments and results are there anyway."""
         return sum(array.bytes for array in self.kept)
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class Passes:
 
 
 def passes_of(plan: Plan) -> Passes | None:
-    """Of a plan whose function has gradients in it; None for any other."""
+    """The passes of a plan whose function has gradients in it; None for any other."""
     graph = plan._graph
     if not any(node.get("gradient") for node in graph["nodes"]):
         return None

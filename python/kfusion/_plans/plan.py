@@ -201,8 +201,9 @@ class Plan(_tables.Report):
 
     @functools.cached_property
     def passes(self) -> Passes | None:
-        """Of a function with gradients in it: which kernels are the forward and which the backward pass, what is kept
-        between them with bytes and why, the most memory that results between kernels take. None of any other.
+        """The passes of a function with gradients in it: which kernels are the forward and which the backward pass,
+        what is kept between them with bytes and why, the most memory that results between kernels take. None of any
+        other.
         """
         return passes_of(self)
 

@@ -35,7 +35,7 @@ class Theme:
 
     @property
     def style(self) -> Any:
-        """As matplotlib's parameters."""
+        """The style in matplotlib's parameters."""
         text = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
         return dict.fromkeys(text, self.text) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), self.page)
 

@@ -113,7 +113,7 @@ class Cost:
 
     @property
     def flop_total(self) -> int:
-        """Of all dtypes and units."""
+        """The FLOPs of all dtypes and units."""
         return sum(f.count for f in self.flops)
 
 

@@ -57,7 +57,7 @@ class Compiled:
         return self._consuming is not None
 
     def _given_away(self, places: Iterable[int]) -> list[int]:
-        """Of the donated arguments those that kernels may store into, and leave empty: nothing on the host reads them
+        """The donated arguments that kernels may store into, and leave empty: nothing on the host reads them
         afterwards. A complex tensor is two values in kernels.
         """
         on_host = {argument for n in self._host for argument in n.all_input_nodes}

@@ -34,7 +34,7 @@ class Replays:
         return _recorded(run, module, fixed, device, is_backward=False, is_inference=is_inference)
 
     def backward(self, run: Run, module: Any, arguments: Sequence[Any]) -> Run:
-        """Likewise. One that is not recorded behind a forward pass that is says so to the trees."""
+        """Runs the backward pass. One that is not recorded behind a forward pass that is says so to the trees."""
         if self._device is None:
             return run
         run = _announced(run, self._device)

@@ -21,7 +21,7 @@ def places() -> tuple[int, ...]:
 
 
 def refuse() -> None:
-    """Likewise, of a pass that uses no memory of its arguments: it may then run again."""
+    """Refuses a pass that uses no memory of its arguments: it may then run again."""
     metadata = _metadata()
     if metadata is not None:
         metadata.bw_donated_idxs = []

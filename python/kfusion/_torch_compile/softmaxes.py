@@ -18,7 +18,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Softmaxes:
-    """Of one graph.
+    """The softmaxes of one graph.
 
     Args:
         graph: FX graph of both passes.

@@ -46,7 +46,7 @@ def row(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def source(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The same for operators that make tensors of no tensors: of the tracer and the operator's arguments."""
+    """Enters a function as operators that make tensors of none: it takes the tracer and the operator's arguments."""
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         SOURCES.update(dict.fromkeys(names, function))
@@ -56,7 +56,7 @@ def source(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def first(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """The same for the first result of operators of several, where nothing else reads the others."""
+    """Enters a function as the first result of operators of several, where nothing else reads the others."""
 
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
         FIRSTS.update(dict.fromkeys(names, function))

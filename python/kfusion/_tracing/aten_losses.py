@@ -43,7 +43,9 @@ def _forward(logs: Any, targets: Any, weight: Any, reduction: int, ignore_index:
 def _backward(
     gradient: Any, logs: Any, targets: Any, weight: Any, reduction: int, ignore_index: int, count: Any
 ) -> Any:
-    """Of the logarithms: nothing but at the targets. That these are classes has been seen in the forward pass."""
+    """The gradients by the logarithms: nothing but at the targets. That these are classes has been seen in the forward
+    pass.
+    """
     axis = _axis_of_classes(logs, targets)
     given = views.wide(gradient)
     if reduction == _MEAN:

@@ -23,7 +23,7 @@ class HookedNode:
         self._hooks: list[Callable[..., Any]] = []
 
     def name(self) -> str:
-        """As torch's says."""
+        """The name that torch's has."""
         return _NAME
 
     def register_hook(self, hook: Callable[[Any, Any], Any]) -> Handle:

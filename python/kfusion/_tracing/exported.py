@@ -44,7 +44,7 @@ class Program:
         return tuple(values[r] for r in self._results if hasattr(r, "op"))
 
     def specs(self) -> tuple[tuple[Spec, ...], dict[str, Spec]]:
-        """Of the inputs that it was exported with, and of what it holds, by name."""
+        """The specs of the inputs that it was exported with, and of what it holds, by name."""
         inputs, held = [], {}
         for node, spec in zip(self._places, self._specs, strict=True):
             value = node.meta.get("val")
@@ -56,7 +56,7 @@ class Program:
 
 
 def _spec(name: str, value: Any) -> Spec:
-    """Of a tensor without data. A size that is a symbol counts as what it was when the program was exported."""
+    """The spec of a tensor without data. A size that is a symbol counts as what it was at the export."""
     dtype = name_of_dtype(value)
     if dtype not in DTYPES:
         raise TypeError(f"kfusion: {name} must be {', '.join(DTYPES)}, got {dtype}")

@@ -97,7 +97,9 @@ def numpy_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
 
 
 def numpy_node(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """As `numpy_call`, for a function that is known to give shapes and dtypes that do not depend on elements."""
+    """Does what `numpy_call` does, for a function that is known to give shapes and dtypes that do not depend on
+    elements.
+    """
     tracer = tracer_of(*map(_stored_in, leaves((args, kwargs))))
     assert tracer is not None
     call = library_arguments.Arguments(tracer, (args, kwargs), "numpy")
@@ -184,7 +186,7 @@ def _dtype_name(value: Any) -> str:
 
 
 class _NumpyRun:
-    """As `library_runs.Run`, for NumPy and for what hands NumPy's functions over, such as CuPy."""
+    """Stands beside `library_runs.Run`, for NumPy and for what hands NumPy's functions over, such as CuPy."""
 
     def __init__(self, function: Callable[..., Any], call: library_arguments.Arguments) -> None:
         self._function = function
@@ -218,5 +220,5 @@ def _example(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 
 def _example_of_index(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """Likewise, with positions that every axis has."""
+    """An array of positions that every axis has."""
     return np.zeros(shape, dtype)

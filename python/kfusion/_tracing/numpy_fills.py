@@ -51,7 +51,7 @@ def _full(
 
 
 def _dtype_of(value: Any) -> str:
-    """Of the array that NumPy makes of a value."""
+    """The dtype of the array that NumPy makes of a value."""
     if isinstance(value, Traced):
         return value._dtype
     return dtype_name(np.dtype(value.__class__ if is_number(value) else np.asarray(value).dtype), "kfusion.full: dtype")

@@ -57,7 +57,7 @@ def _reduction(op: str) -> Callable[..., Any]:
 
 
 def _position(op: str) -> Callable[..., Any]:
-    """Of the largest or smallest element; of an array without axes along 0 or -1, too."""
+    """The position of the largest or smallest element; without axes along 0 or -1, too."""
 
     def position(x: Traced, axis: Any = None, keepdims: bool = False) -> Any:
         is_absent = x.ndim == 0 and isinstance(axis, (int, np.integer)) and axis in (0, -1)
@@ -305,7 +305,7 @@ _OF_VALUES = ("copyto", "put_along_axis", "allclose")
 
 
 def _of_stored(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """As `array_function`, where kernels have no dtype for an array among the arguments."""
+    """Does what `array_function` does, where kernels have no dtype for an array among the arguments."""
     short = name.removeprefix("numpy.")
     if short in _ASKED and not kwargs and len(args) == 1:
         return args[0].dtype.kind == "c" if short == "iscomplexobj" else _asked(short, args[0])
@@ -347,7 +347,7 @@ def _is_of(value: Traced, given: Sequence[Traced]) -> bool:
 
 @functools.cache
 def _signature(function: Any, target: Any = None) -> inspect.Signature:
-    """Of a function; of what it becomes where Python knows none (functions in C of NumPy before 2.4)."""
+    """The signature of a function; of what it becomes where Python knows none (functions in C of NumPy before 2.4)."""
     try:
         return inspect.signature(function)
     except ValueError:

@@ -23,7 +23,7 @@ def _listed(arrays: Any) -> Sequence[Any]:
 def concatenate(
     arrays: Any, axis: int | None = 0, out: Any = None, *, dtype: Any = None, casting: str = "same_kind"
 ) -> Any:
-    """As numpy.concatenate, whose own parameters Python knows from NumPy 2.4 on."""
+    """Means numpy.concatenate, whose own parameters Python knows from NumPy 2.4 on."""
     for keyword, refused in (
         ("out", out is not None),
         ("dtype", dtype is not None),
@@ -35,12 +35,12 @@ def concatenate(
 
 
 def stack(arrays: Any, axis: int = 0) -> Any:
-    """As numpy.stack."""
+    """Means numpy.stack."""
     return joins.stack(_listed(arrays), axis)
 
 
 def at_least(x: Any, ndim: int) -> Any:
-    """As numpy.atleast_1d, atleast_2d and atleast_3d: axes of extent 1 before, the third one behind."""
+    """Means numpy.atleast_1d, atleast_2d and atleast_3d: axes of extent 1 before, the third one behind."""
     x = x if hasattr(x, "shape") else np.asarray(x)
     shape = tuple(x.shape)
     if len(shape) >= ndim:
@@ -50,29 +50,29 @@ def at_least(x: Any, ndim: int) -> Any:
 
 
 def hstack(arrays: Any) -> Any:
-    """As numpy.hstack."""
+    """Means numpy.hstack."""
     parts = [at_least(x, 1) for x in _listed(arrays)]
     return joins.concatenate(parts, 0 if parts and parts[0].ndim == 1 else 1)
 
 
 def vstack(arrays: Any) -> Any:
-    """As numpy.vstack."""
+    """Means numpy.vstack."""
     return joins.concatenate([at_least(x, 2) for x in _listed(arrays)], 0)
 
 
 def dstack(arrays: Any) -> Any:
-    """As numpy.dstack."""
+    """Means numpy.dstack."""
     return joins.concatenate([at_least(x, 3) for x in _listed(arrays)], 2)
 
 
 def column_stack(arrays: Any) -> Any:
-    """As numpy.column_stack."""
+    """Means numpy.column_stack."""
     made = [at_least(x, 1) for x in _listed(arrays)]
     return joins.concatenate([x if x.ndim > 1 else x.reshape((-1, 1)) for x in made], 1)
 
 
 def append(x: Any, values: Any, axis: int | None = None) -> Any:
-    """As numpy.append."""
+    """Means numpy.append."""
     given = [v if isinstance(v, Traced) or is_array(v) else np.asarray(v) for v in (x, values)]
     return joins.concatenate(given, axis)
 
@@ -81,7 +81,7 @@ _MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
 
 
 def pad(x: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
-    """As numpy.pad, for a constant and for modes that repeat elements of x."""
+    """Means numpy.pad, for a constant and for modes that repeat elements of x."""
     kwargs = kwargs.get("kwargs", kwargs)
     if mode not in _MODES:
         raise no_form(f"numpy.pad with mode={mode!r} is not traced", f"modes are {', '.join(_MODES)}")
@@ -94,7 +94,7 @@ def pad(x: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
 
 
 def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """As numpy.split."""
+    """Means numpy.split."""
     n = x.shape[views.axis_of(x, axis, "split")]
     if isinstance(indices_or_sections, (int, np.integer)) and n % indices_or_sections:
         raise ValueError("array split does not result in an equal division")
@@ -102,7 +102,7 @@ def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
 
 
 def array_split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """As numpy.array_split: the first parts are one longer where extents do not divide."""
+    """Means numpy.array_split: the first parts are one longer where extents do not divide."""
     n = x.shape[views.axis_of(x, axis, "array_split")]
     if not isinstance(indices_or_sections, (int, np.integer)):
         return joins.split(x, list(indices_or_sections), axis)

@@ -138,7 +138,7 @@ def is_stored(dtype: Any) -> bool:
 
 
 def spec_of_stored(array: Any) -> Spec | None:
-    """Of an array whose numbers graphs have no dtype for: of what stands for it."""
+    """The spec of what stands for an array whose numbers graphs have no dtype for."""
     if not isinstance(array, np.ndarray) or array.dtype.name not in STORED or not array.dtype.isnative:
         return None
     pair = (2,) if array.dtype.kind == "c" else ()

@@ -92,11 +92,11 @@ class NumpyValue(Dispatched, library="numpy"):
         return self.size * self.itemsize
 
     def reshape(self, *shape: Any, order: str = "C") -> Any:
-        """As numpy.reshape; the extents may be given one by one."""
+        """Means numpy.reshape; the extents may be given one by one."""
         return array_function(np.reshape, (self, shape[0] if len(shape) == 1 else shape), {"order": order})
 
     def transpose(self, *axes: Any) -> Any:
-        """As numpy.transpose; the axes may be given one by one."""
+        """Means numpy.transpose; the axes may be given one by one."""
         return views.transpose(self, axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None)
 
     def flatten(self, order: str = "C") -> Any:
@@ -107,7 +107,7 @@ class NumpyValue(Dispatched, library="numpy"):
     def astype(
         self, dtype: Any, order: str = "K", casting: Any = "unsafe", subok: bool = True, copy: bool = True
     ) -> Any:
-        """The same values in another dtype."""
+        """The values in another dtype."""
         if casting != "unsafe" and not np.can_cast(self.dtype, dtype, casting):
             raise TypeError(f"kfusion.astype: {self._dtype} cannot be cast to {dtype} by the rule {casting!r}")
         if numpy_stored.is_stored(dtype):
@@ -115,11 +115,11 @@ class NumpyValue(Dispatched, library="numpy"):
         return self if not copy and dtype_name(dtype) == self._dtype else views.astype(self, dtype)
 
     def dot(self, other: Any) -> Any:
-        """As numpy.dot."""
+        """Means numpy.dot."""
         return array_function(np.dot, (self, other), {})
 
     def copy(self, order: str = "C") -> Any:
-        """The same values."""
+        """A copy of the values."""
         return self._tracer.copy(self)
 
 

@@ -26,7 +26,7 @@ class Differentiates:
     __wrapped__: Callable[..., Any]
 
     def with_function(self: _Self, function: Callable[..., Any]) -> _Self:
-        """The same of another function."""
+        """The object for another function."""
         made = copy.copy(self)
         made.__wrapped__ = function
         return made

@@ -95,7 +95,7 @@ def _kept(dtype: Any) -> Any:
 
 
 def spec_of_stored(array: Any) -> Spec | None:
-    """Of a tensor whose numbers graphs have no dtype for: of what stands for it."""
+    """The spec of what stands for a tensor whose numbers graphs have no dtype for."""
     dtype = str(getattr(array, "dtype", "")).removeprefix("torch.")
     if dtype not in STORED or not hasattr(array, "is_conj"):
         return None
@@ -196,7 +196,7 @@ def _conj(z: Any) -> Any:
 
 @_form("mul", "multiply", "__mul__", "__rmul__")
 def _mul(x: Any, y: Any) -> Any:
-    """Of complex numbers of one precision."""
+    """The product of complex numbers of one precision."""
     tracer = next(v for v in (x, y) if dtype_names.is_complex(v)).pairs._tracer
     x, y = (of_array(v, tracer) if is_array(v) and v.is_complex() else v for v in (x, y))
     both = dtype_names.is_complex(x) and dtype_names.is_complex(y)
@@ -207,7 +207,7 @@ def _mul(x: Any, y: Any) -> Any:
 
 
 def view_as_complex(input: Any) -> Any:
-    """As torch.view_as_complex."""
+    """Means torch.view_as_complex."""
     if input.shape[-1:] != (2,) or input._dtype not in ("float32", "float64"):
         raise no_form("torch.view_as_complex is of pairs of float32 or float64", "write x.float() before")
     return made(input)

@@ -93,7 +93,7 @@ def _seen_through(tracer: Tracer, node: int) -> tuple[int, list[tuple[str, Any]]
 
 
 def _bias(tracer: Tracer, arguments: list[int]) -> tuple[int, Traced] | None:
-    """Of a sum, the product's node, and the other one, if that is a number for each column."""
+    """The node of a product in a sum, and the other one, if that is a number for each column."""
     for product, other in (arguments, arguments[::-1]):
         value, shape = tracer.value(other), tracer.graph.shape(product)
         is_product = tracer.graph.node(product)["op"] == "matmul" and len(shape) > 1
@@ -121,7 +121,7 @@ def _looked_at(x: Traced, product: Traced, looks: list[tuple[str, Any]]) -> Trac
 
 
 def _joined(looks: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """The same views, where neighbouring transpositions are one."""
+    """The views, where neighbouring transpositions are one."""
     joined: list[tuple[str, Any]] = []
     for kind, argument in looks:
         if kind == "transpose" and joined and joined[-1][0] == "transpose":

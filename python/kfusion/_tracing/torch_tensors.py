@@ -203,8 +203,8 @@ class _Tensors:
         return self._tracer.lift(leaf, "torch") if is_input else leaf
 
     def _written_to(self, targets: list[Any], is_traced: bool, function: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """As `call`, for a function that writes to tensors. torch's x += y takes a TypeError for a reason to compute
-        x = x + y: so it is kept.
+        """Does what `call` does, for a function that writes to tensors. torch's x += y takes a TypeError for a reason
+        to compute x = x + y: so it is kept.
         """
         try:
             for target in targets:

@@ -183,7 +183,7 @@ def without_partial(function: Any) -> Any:
 
 
 def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Trace:
-    """As `trace`; an `Argument` stands for its array. `Parts` are for a `Functional`.
+    """Does what `trace` does; an `Argument` stands for its array. `Parts` are for a `Functional`.
 
     Raises:
         SetsState: it changes lists, dicts or objects among its arguments.
@@ -241,7 +241,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
 
 
 def signature_of(function: Any) -> inspect.Signature:
-    """Of the function, of a module's forward, or for any arguments where Python knows none.
+    """The signature of the function, of a module's forward, or for any arguments where Python knows none.
 
     Raises:
         TraceError: a parameter has the name of a keyword that kfusion adds to the functions it makes.

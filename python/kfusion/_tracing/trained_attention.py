@@ -51,7 +51,9 @@ def _dtype_of_sums(query: Any) -> str:
 
 
 class Attention:
-    """As steps of a plan run it: the result, whose heads are behind the positions, and the logarithms of sums."""
+    """Attention as steps of a plan run it: the result, whose heads are behind the positions, and the logarithms of
+    sums.
+    """
 
     gives_own = True  # tensors that nobody else has: they are results without a copy
 
@@ -60,13 +62,15 @@ class Attention:
         self._scale = scale
 
     def __call__(self, query: Any, key: Any, value: Any) -> list[Any]:
-        """Of tensors."""
+        """Takes tensors."""
         made = self._forward(*self._given(query, key, value))
         seen = made[0].permute(_HEADS_BEHIND), made[1].reshape(query.shape[:3])
         return [t.detach() for t in seen]  # as no views: autograd asks more of these
 
     def gradients(self, query: Any, key: Any, value: Any, result: Any, sums: Any, gradient: Any) -> Sequence[Any]:
-        """Of tensors, for all three; the result and its gradient are as `__call__` gives it, and so are these."""
+        """Takes tensors, gives the gradients of all three; the result and its gradient are as `__call__` gives it, and
+        so are these.
+        """
         torch = sys.modules["torch"]
         aten, given = torch.ops.aten, self._given(query, key, value)
         result, gradient = (_of_dense_rows(x.contiguous()).permute(_HEADS_BEHIND) for x in (result, gradient))

@@ -22,7 +22,7 @@ FORCED = {"by_time": False, "executors": "available"}
 
 
 def tensor(x: np.ndarray, device: str) -> torch.Tensor:
-    """As x lies, also along axes that repeat."""
+    """A tensor that lies as x, also along axes that repeat."""
     bits = x.view(np.int16) if x.dtype.name == "bfloat16" else x
     t = torch.from_numpy(bits)
     t = t.view(torch.bfloat16) if bits is not x else t

@@ -15,7 +15,7 @@ def _as_given(x: Value) -> Value:
 
 IN_TORCH = {
     **{name: f"{name}({{0}})" for name in ("straight", "turned", "bounded", "in_two", "opaque", "hooked")},
-    # Of one axis: torch fills memory in the order in which elements lie there, and values of a graph may lie otherwise.
+    # They have one axis: torch fills memory in the order of elements there, and values of a graph may lie otherwise.
     "with_noise": "{0} + 0.1 * ({0}.reshape(-1) * 0).normal_().reshape({0}.shape)",
     "dropped": "{0} * ({0}.reshape(-1) * 0).bernoulli_(0.75).reshape({0}.shape)",
     "scaled": "{0} * ({0}.reshape(-1) * 0).uniform_(0.5, 1.5).reshape({0}.shape)",

@@ -114,7 +114,7 @@ def in_float64(profile: Profile) -> Profile:
     return replace(profile, dtypes=wide(profile.dtypes), casts=wide(profile.casts))
 
 
-# Of programs whose gradients are compared; what rounds to half types has none that are exact.
+# The profiles of programs whose gradients are compared; what rounds to half types has none that are exact.
 GRAD_PROFILES = tuple(in_float64(p) for p in (*PROFILES, _TRAINING) if "round" not in p.kinds and not p.of_torch)
 _FEW = ((4, 8), (3, 5), (7, 11), (2, 3), (6, 1), (1, 6), (8, 8), (16, 64))
 _SIZED = Profile("sizes", many(sized=4, unary=2, binary=3, reduce=1, scale=1), ("float64",), ("float64",), (1, 6))

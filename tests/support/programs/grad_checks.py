@@ -64,7 +64,7 @@ def seed(i: int, shape: Sequence[int]) -> np.ndarray:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Of torch, for these small tensors."""
+    """Torch has one thread for these small tensors."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

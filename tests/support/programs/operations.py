@@ -65,7 +65,7 @@ MAPS["sqrt"] = Operation("np.sqrt({0})", _root)
 
 
 def _logarithm(name: str, end: float) -> Callable[[Value], Value]:
-    """Of what is well above the end of its domain."""
+    """The logarithm of what is well above the end of its domain."""
 
     def value(x: Value) -> Value:
         distance = float(x.array.min(initial=1.0)) - x.error - end

@@ -73,7 +73,7 @@ class TorchProgram(Program):
 
     @property
     def dtypes(self) -> set[str]:
-        """Of floats, on the way as well."""
+        """The dtypes of floats, on the way as well."""
         cast = (str(s.constants[0]) for s in self.steps if s.op in ("cast", "weights"))
         return {*(x.dtype.name for x in self.inputs if x.dtype != bool), *cast}
 

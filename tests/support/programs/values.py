@@ -92,13 +92,13 @@ def promises(of: Sequence[Value]) -> tuple[bool, bool]:
 
 
 def same(array: np.ndarray, of: Sequence[Value], dtype: str | None = None, error: float | None = None) -> Value:
-    """Of an operation that does not round: views, choices, signs."""
+    """The value of an operation that does not round: views, choices, signs."""
     error = max((v.error for v in of), default=0.0) if error is None else error
     return checked(Value(np.asarray(array), dtype or of[0].dtype, error, *promises(of)))
 
 
 def computed(array: np.ndarray, dtype: str, of: Sequence[Value], error: float, *, exact: bool) -> Value:
-    """Of an operation that rounds; `exact`: correctly, and each element by itself."""
+    """The value of an operation that rounds; `exact`: correctly, and each element by itself."""
     array, (same_bits, signed) = np.asarray(array), promises(of)
     if dtype not in SPACING:
         if error:
@@ -139,7 +139,7 @@ def is_exact_sum(x: Value, terms: int) -> bool:
 
 
 def sum_error(terms: int, top: float, dtype: str) -> float:
-    """Of a sum of that many terms in any order, in float32 at least."""
+    """The error of a sum of that many terms in any order, in float32 at least."""
     return terms * (4 + terms) * top * SPACING["float64" if dtype == "float64" else "float32"]
 
 

@@ -54,7 +54,7 @@ def _numbers(x: Value) -> None:
 
 
 def added_value(x: Value, y: Value, add: Any) -> Value:
-    """As the addition of both, where the result is x's."""
+    """The addition of both, where the result is x's."""
     _numbers(x)
     try:
         total = add(x, y)
