@@ -16,6 +16,7 @@ from importlib.util import find_spec
 import pytest
 
 from kfusion import _core, _llvm
+from kinds import SANITIZED
 from small_kernels import ARM, TEXT, add, call, check, check_add
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(find_spec("llvmlite") is None, reason="needs llvmlite")]
@@ -325,6 +326,7 @@ class TestThreads:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="needs Linux")
+@pytest.mark.skipif(SANITIZED, reason="AddressSanitizer keeps freed memory")
 class TestMemory:
     def resident_and_maps(self):
         with open("/proc/self/statm") as statm, open("/proc/self/maps") as maps:
