@@ -149,7 +149,9 @@ DIVISORS = [1.0, 3.0, -7.3, 1e-3, 2.0**29.5, 2.0**31, 2.0**-31, 1e38, 1e-38, 1e-
 def test_quotients_by_one_number(by, isa, rng):
     """Through its reciprocal where that gives the division's bits: all numbers that are safe together, then any."""
     safe = rng.uniform(-1, 1, 2**16).astype(np.float32) * np.float32(2) ** rng.integers(-80, 60, 2**16)
-    for x in (safe.astype(np.float32), some_floats(rng, "float32")):
+    safe = safe.astype(np.float32)
+    zeros = np.where(rng.random(safe.size) < 0.5, safe, np.copysign(np.float32(0), safe))
+    for x in (safe, zeros, some_floats(rng, "float32")):
         d = np.full(x.size, by, np.float32)
         got = Generated("quotient", ["float32", "float32"], BYTES[isa] // 4, "float32", numbers=1)(x, d)
         with np.errstate(all="ignore"):

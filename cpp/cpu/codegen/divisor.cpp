@@ -1,6 +1,7 @@
 #define KF_IR
 #include "cpu/codegen/divisor.hpp"
 
+#include "cpu/codegen/flow.hpp"
 #include "cpu/vector/basic.hpp"
 
 namespace kfusion::cpu::ir {
@@ -32,36 +33,31 @@ Divisor::Divisor(const Value& number) {
 
 std::vector<Value> Divisor::divide(const std::vector<Value>& x) const {
   const FloatVec d(number_), inverse(inverse_);
-  std::vector<Value> quick, exact;
-  const auto all_exact = [&] {
-    for (const Value& v : x) exact.push_back({(FloatVec(v.name) / d).v, DType::kFloat32});
+  Carry carry;
+  for (const Value& v : x) carry.push_back({type<float>(), v.name});
+  const auto each = [&](const auto& f) {
+    for (std::size_t j = 0; j < x.size(); ++j) carry[j].name = f(FloatVec(x[j].name)).v;
   };
-  if (!target().avx512) {
-    all_exact();
-    return exact;
-  }
-  Mask<4> safe = is_between(FloatVec(x[0].name), -100, 60);
-  for (std::size_t j = 1; j < x.size(); ++j) safe = safe && is_between(FloatVec(x[j].name), -100, 60);
-  Text& t = text();
-  const std::string unsafe = any(!safe), quickly = t.new_label("quick"), rare = t.new_label("rare"),
-                    done = t.new_label("done");
-  const std::string usable = t.emit("xor i1 " + unsafe + ", true");
-  t.line("br i1 " + t.emit("and i1 " + usable + ", " + is_usable_) + ", label %" + quickly + ", label %" + rare +
-         ", !prof !9002");
-  t.declare("!9002 = !{!\"branch_weights\", i32 4000, i32 1}");
-  t.label(quickly);
-  for (const Value& v : x) quick.push_back({quotient(FloatVec(v.name), d, inverse).v, DType::kFloat32});
-  t.line("br label %" + done);
-  t.label(rare);
-  all_exact();
-  t.line("br label %" + done);
-  t.label(done);
-  std::vector<Value> result;
-  for (std::size_t j = 0; j < x.size(); ++j)
-    result.push_back({t.emit("phi " + type<float>() + " [" + quick[j].name + ", %" + quickly + "], [" + exact[j].name +
-                             ", %" + rare + "]"),
-                      DType::kFloat32});
-  return result;
+  const auto all = [&](const auto& condition) -> Condition {
+    Mask<4> both = condition(FloatVec(x[0].name));
+    for (std::size_t j = 1; j < x.size(); ++j) both = both && condition(FloatVec(x[j].name));
+    return {emit("xor i1 true, " + any(!both))};
+  };
+  const auto is_safe = [](const FloatVec& v) { return is_between(v, -100, 60); };
+  const auto is_safe_or_zero = [&](const FloatVec& v) { return is_safe(v) || v == FloatVec(0); };
+  const auto quick = [&](const FloatVec& v) { return quotient(v, d, inverse); };
+  const auto divide = [&] { each([&](const FloatVec& v) { return v / d; }); };
+  const auto keep_zeros = [&] { each([&](const FloatVec& v) { return select(is_safe(v), quick(v), v * inverse); }); };
+  const Condition usable{is_usable_};
+  if (target().avx512)  // a masked softmax has many zeros
+    when(
+        usable && all(is_safe), carry, [&] { each(quick); },
+        [&] { when(usable && all(is_safe_or_zero), carry, keep_zeros, divide); });
+  else
+    divide();
+  std::vector<Value> results;
+  for (const Carried& c : carry) results.push_back({c.name, DType::kFloat32});
+  return results;
 }
 
 }  // namespace kfusion::cpu::ir

@@ -58,7 +58,7 @@ std::string mask_of(const Number& count) {
 Elements::Elements(const Form& form, const Addresses& at) : form_(form), at_(at) {
   const std::size_t steps = form.kernel.steps.size();
   for (int s = 0; s < static_cast<int>(steps); ++s) rounded_by_store_.push_back(is_rounded_by_store(s));
-  values_.resize(steps), numbers_.resize(steps), kept_.resize(steps);
+  values_.resize(steps), numbers_.resize(steps), kept_.resize(steps), divisors_.resize(steps);
 }
 
 /// A float that is only stored as what it is cast to: the store rounds.
@@ -127,6 +127,10 @@ void Elements::set_number(int s, const Value& number) {
   const auto i = static_cast<std::size_t>(s);
   numbers_[i] = number;
   values_[i] = {broadcast(number)};
+  const auto divides = [&](const Step& other) {
+    return other.op == Op::divide && compute_dtype(other.from) == DType::kFloat32 && other.arguments[1] == s;
+  };
+  if (std::ranges::any_of(form_.kernel.steps, divides)) divisors_[i].emplace(number);
 }
 
 const Value& Elements::value(int s, int j) const {
@@ -150,6 +154,11 @@ std::vector<Value> Elements::registers_of(int s, const Part& part) {
   if (kept_[at(s)]) return load_kept(compute_dtype(of.dtype), *kept_[at(s)], part);
   if (of.kind == StepKind::kLoad) return load(form_.loads[at(of.index)], of.dtype, part);
   if (of.kind == StepKind::kIota) return count_off(form_.iotas[at(of.index)], compute_dtype(of.dtype), part);
+  if (of.op == Op::divide && divisors_[at(of.arguments[1])] && form_.varies(of.arguments[0])) {
+    std::vector<Value> x;
+    for (int j = 0; j < part.registers; ++j) x.push_back(value(of.arguments[0], j));
+    return divisors_[at(of.arguments[1])]->divide(x);
+  }
   if (of.kind == StepKind::kMap && part.registers > 1 && is_better_interleaved(of.op, form_.target)) {
     std::vector<std::vector<Value>> arguments(of.arguments.size());
     for (std::size_t a = 0; a < arguments.size(); ++a)

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "cpu/codegen/addresses.hpp"
+#include "cpu/codegen/divisor.hpp"
 #include "cpu/codegen/ops.hpp"
 
 namespace kfusion::cpu::ir {
@@ -61,6 +62,7 @@ class Elements {
   std::vector<std::vector<Value>> values_;
   std::vector<Value> numbers_;
   std::vector<std::optional<Pointer>> kept_;
+  std::vector<std::optional<Divisor>> divisors_;  ///< by step: a number by which elements are divided
   std::optional<Pointer> stage_;
 };
 
