@@ -154,5 +154,5 @@ class TestChoice:
         assert _core.left_to_compiled().get("pattern columns", 0) > before
 
     def test_other_names_are_refused(self):
-        with pytest.raises(ValueError, match="compiled or generated, got 'fast'"):
+        with pytest.raises(ValueError, match="compiled, generated or interpreted, got 'fast'"):
             _core.set_loops_by("fast")
