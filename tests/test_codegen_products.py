@@ -106,6 +106,11 @@ def dropped(y):
     return np.where(bits < 2**31, 2 * y, 0 * y)
 
 
+def dropped_by_row(y, t):
+    bits = reference_ops.MAPS["philox"](np.arange(y.shape[-1]), t[:, None], 4)
+    return np.where(bits < 2**31, y, 0)
+
+
 def product(x, w):
     return (x @ w.T).astype("float32")
 
@@ -131,6 +136,9 @@ CASES = {
                 lambda y, t, c: [dropped(y).max(-1)]),
     "dropout along rows": (lambda x, w, t, c: kf.dropout(product(x, w), 0.5, seed=4).max(0),
                            lambda y, t, c: [dropped(y).max(0)]),
+    "random words by row": (
+        lambda x, w, t, c: kf.where(kf.philox(kf.iota((ROWS, COLS)), t[:, None], 4) < 2**31, product(x, w), 0).max(-1),
+        lambda y, t, c: [dropped_by_row(y, t).max(-1)]),
     "loss": (entropy(False, 0.0), lambda y, t, c: [losses(y, t)]),
     "weighted loss": (entropy(True, 0.0), lambda y, t, c: [losses(y, t, c)]),
     "smoothed loss": (entropy(False, 0.1), lambda y, t, c: [losses(y, t, None, 0.1)]),
