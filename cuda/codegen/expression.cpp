@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "codegen/parameters.hpp"
+#include "kfusion/ops/signature.hpp"
 
 namespace kfusion::codegen {
 namespace {
@@ -37,14 +38,9 @@ std::string formula(const Step& s, const std::function<std::string(int)>& value)
 }
 
 std::string accumulator(const Step& s) {
-  switch (info(s.op).signature) {
-    case Signature::A_B:
-      return "u8";
-    case Signature::C_C:
-      return is_float(s.from) ? compute_type(s.from) : "i64";
-    default:
-      return compute_type(s.from);
-  }
+  const SignatureInfo& takes = signature_of(s.op);
+  if (takes.gives_bool()) return "u8";
+  return takes.accumulates() && !is_float(s.from) ? "i64" : compute_type(s.from);
 }
 
 std::string combined(const Step& s, const std::string& a, const std::string& b) {

@@ -5,6 +5,7 @@
 
 #include "cpu/fused/tile_steps.hpp"
 #include "kfusion/ops/scalar_math.hpp"
+#include "kfusion/ops/signature.hpp"
 
 namespace kfusion::scalar {
 namespace {
@@ -112,9 +113,8 @@ struct Scalars {
 
 template <Op op>
 ScalarReduction of_type(DType held) {
-  constexpr Signature kTakes = info(op).signature;
-  constexpr bool kTruth = kTakes == Signature::A_B, kChoice = kTakes == Signature::N_N;
-  if constexpr (kTruth) return Scalars<op, std::int32_t, std::int32_t>::row();
+  constexpr bool kChoice = !signature_of(op).accumulates();
+  if constexpr (signature_of(op).gives_bool()) return Scalars<op, std::int32_t, std::int32_t>::row();
   switch (held) {
     case DType::kFloat32:
       return Scalars<op, std::conditional_t<kChoice, float, double>, float>::row();

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "kfusion/error.hpp"
+#include "kfusion/ops/signature.hpp"
 
 namespace kfusion {
 namespace {
@@ -71,13 +72,12 @@ DType compute_type(const OpInfo& op, DType promoted, Library library) {
     default:
       break;
   }
-  switch (op.signature) {
-    case Signature::F_F:
-    case Signature::FF_F:
+  switch (info(op.signature).becomes) {
+    case Becomes::kFloat:
       return to_float(promoted, library);
-    case Signature::BB_B:
+    case Becomes::kBool:
       return DType::kBool;
-    case Signature::LLL_L:
+    case Becomes::kInt64:
       return is_integer(promoted) ? DType::kInt64 : promoted;
     default:
       return promoted;
@@ -92,7 +92,7 @@ bool fits_int32(std::int64_t value) {
 DType require_fit(const OpInfo& op, std::span<const TypedOperand> operands, DType t) {
   for (const TypedOperand& o : operands) {
     if (t != DType::kInt32 || !o.weak || o.dtype != DType::kInt64 || fits_int32(o.integer)) continue;
-    if (op.signature == Signature::AA_B) return DType::kInt64;
+    if (info(op.signature).gives_bool()) return DType::kInt64;
     throw std::overflow_error(std::string(op.name) + ": Python integer " + std::to_string(o.integer) +
                               " out of bounds for int32");
   }
@@ -117,9 +117,9 @@ std::string list(std::span<const TypedOperand> operands) {
                   ", got " + list(operands));
 }
 
-const char* wanted_by(Signature s) {
-  if (s == Signature::ZZ_Z || s == Signature::LLL_L) return "integers";
-  return s == Signature::II_I ? "integers or bools" : "numbers other than bools";
+const char* wanted_by(const SignatureInfo& s) {
+  if (s.accepts(DType::kFloat64)) return "numbers other than bools";
+  return s.accepts(DType::kBool) ? "integers or bools" : "integers";
 }
 
 }  // namespace
@@ -143,7 +143,7 @@ Place inferred_place(const Graph& g, const Node& n) {
 
 MapTypes map_types(Op op, std::span<const TypedOperand> operands, Library library) {
   const OpInfo& row = info(op);
-  const bool chooses = row.signature == Signature::BNN_N;  // the condition takes no part
+  const bool chooses = info(row.signature).chooses;
   const auto numbers = chooses ? operands.subspan(1) : operands;
   const DType t = require_fit(row, numbers, compute_type(row, promote(numbers, library), library));
   if (op == Op::power) require_exponent(operands, t);
@@ -151,13 +151,13 @@ MapTypes map_types(Op op, std::span<const TypedOperand> operands, Library librar
   MapTypes types{std::vector<DType>(operands.size(), t), t};
   if (chooses) types.arguments[0] = DType::kBool;
   const auto result = result_type(row, types.arguments);
-  if (!result) refuse(row, wanted_by(row.signature), operands);
+  if (!result) refuse(row, wanted_by(info(row.signature)), operands);
   types.result = *result;
   return types;
 }
 
 DType reduce_argument(Op op, DType x, Library library) {
-  if (info(op).signature != Signature::F_F || is_float(x)) return x;
+  if (signature_of(op).accepts(x)) return x;
   if (library == Library::kTorch) throw TypeError(std::string(name(op)) + ": x must be floats, got " + name(x));
   return DType::kFloat64;
 }
@@ -186,36 +186,10 @@ std::optional<DType> result_type(const OpInfo& op, std::span<const DType> argume
   if (op.kind == OpKind::kJoin) return given(same(arguments), last);
   if (op.kind == OpKind::kPartial) return given(is_float(last), is_half(last) ? DType::kFloat32 : last);
 
-  switch (op.signature) {
-    case Signature::F_F:
-    case Signature::FF_F:
-      return given(same(arguments) && is_float(last), last);
-    case Signature::N_N:
-    case Signature::NN_N:
-    case Signature::NNN_N:
-      return given(same(arguments), last);
-    case Signature::S_S:
-    case Signature::SS_S:
-      return given(same(arguments) && last != DType::kBool, last);
-    case Signature::A_B:
-    case Signature::AA_B:
-      return given(same(arguments), DType::kBool);
-    case Signature::BB_B:
-      return given(same(arguments) && last == DType::kBool, last);
-    case Signature::BNN_N:
-      return given(arguments[0] == DType::kBool && same(arguments.subspan(1)), last);
-    case Signature::II_I:
-      return given(same(arguments) && !is_float(last), last);
-    case Signature::ZZ_Z:
-      return given(same(arguments) && is_integer(last), last);
-    case Signature::LLL_L:
-      return given(same(arguments) && last == DType::kInt64, last);
-    case Signature::C_C:
-      return given(true, is_float(last) ? last : DType::kInt64);
-    case Signature::kNone:
-      return last;  // casts and views
-  }
-  return std::nullopt;
+  if (op.signature == Signature::kNone) return last;  // casts and views
+  const SignatureInfo& s = info(op.signature);
+  if (s.chooses && arguments[0] != DType::kBool) return std::nullopt;
+  return given(same(arguments.subspan(s.chooses ? 1 : 0)) && s.accepts(last), s.result(last));
 }
 
 }  // namespace kfusion

@@ -5,6 +5,8 @@
 #include <limits>
 #include <unordered_map>
 
+#include "kfusion/ops/signature.hpp"
+
 namespace kfusion {
 namespace {
 
@@ -43,11 +45,7 @@ std::string_view name(OpKind k) {
   return kNames[static_cast<std::size_t>(k)];
 }
 
-std::string_view name(Signature s) {
-  constexpr std::string_view kNames[] = {"F_F",  "FF_F", "N_N",   "NN_N", "NNN_N", "S_S",   "SS_S", "A_B",
-                                         "AA_B", "BB_B", "BNN_N", "II_I", "ZZ_Z",  "LLL_L", "C_C",  ""};
-  return kNames[static_cast<std::size_t>(s)];
-}
+std::string_view name(Signature s) { return info(s).name; }
 
 std::string_view name(OpCost c) {
   constexpr std::string_view kNames[] = {"simple", "division", "exponential", "sine", "function", "root", "power"};

@@ -1,4 +1,5 @@
 #include "kfusion/ops/scalar_math.hpp"
+#include "kfusion/ops/signature.hpp"
 #include "kfusion/reference/elements.hpp"
 #include "kfusion/reference/loops.hpp"
 
@@ -26,31 +27,6 @@ namespace {
 
 using scalar::Map;
 
-template <class T>
-constexpr bool accepts(Signature s) {
-  constexpr bool kBool = sizeof(T) == 1, kFloat = std::is_floating_point_v<T>;
-  switch (s) {
-    case Signature::F_F:
-    case Signature::FF_F:
-      return kFloat;
-    case Signature::S_S:
-    case Signature::SS_S:
-      return !kBool;
-    case Signature::II_I:
-      return !kFloat;
-    case Signature::ZZ_Z:
-      return !kFloat && !kBool;
-    case Signature::LLL_L:
-      return !kFloat && sizeof(T) == 8;
-    case Signature::BB_B:
-      return kBool;
-    default:
-      return true;
-  }
-}
-
-constexpr bool gives_bool(Signature s) { return s == Signature::A_B || s == Signature::AA_B || s == Signature::BB_B; }
-
 template <class T, bool present>
 T argument(const Pointers& p, const Strides& s, std::size_t k, std::int64_t i) {
   if constexpr (present) return load<T>(p[k] + i * s[k]);
@@ -60,8 +36,8 @@ T argument(const Pointers& p, const Strides& s, std::size_t k, std::int64_t i) {
 template <Op op, class T>
 void map_run(std::int64_t n, const Pointers& p, const Strides& s) {
   using Row = Map<op>;
-  using First = std::conditional_t<info(op).signature == Signature::BNN_N, std::uint8_t, T>;
-  using Result = std::conditional_t<gives_bool(info(op).signature), std::uint8_t, T>;
+  using First = std::conditional_t<signature_of(op).chooses, std::uint8_t, T>;
+  using Result = std::conditional_t<signature_of(op).gives_bool(), std::uint8_t, T>;
   for (std::int64_t i = 0; i < n; ++i) {
     const auto x = argument<First, true>(p, s, 1, i);
     const auto y = argument<T, (info(op).arity > 1)>(p, s, 2, i);
@@ -73,8 +49,7 @@ void map_run(std::int64_t n, const Pointers& p, const Strides& s) {
 template <Op op, DType t>
 constexpr Loop loop_of() {
   if constexpr (!is_half(t)) {
-    using T = typename ComputeOf<t>::type;
-    if constexpr (accepts<T>(info(op).signature)) return map_run<op, T>;
+    if constexpr (signature_of(op).accepts(t)) return map_run<op, typename ComputeOf<t>::type>;
   }
   return nullptr;
 }

@@ -1,4 +1,5 @@
 #include "kfusion/ops/scalar_math.hpp"
+#include "kfusion/ops/signature.hpp"
 #include "kfusion/reference/elements.hpp"
 #include "kfusion/reference/loops.hpp"
 
@@ -38,29 +39,6 @@ namespace {
 
 using scalar::Reduction;
 
-/// What is accumulated in, and what comes out.
-template <Signature s, class T>
-struct Types {  // N_N
-  using Accumulator = T;
-  using Result = T;
-};
-template <class T>
-struct Types<Signature::A_B, T> {
-  using Accumulator = std::uint8_t;
-  using Result = std::uint8_t;
-};
-template <class T>
-struct Types<Signature::F_F, T> {
-  using Accumulator = double;
-  using Result = T;
-};
-template <class T>
-struct Types<Signature::C_C, T> {
-  static constexpr bool kFloat = std::is_floating_point_v<T>;
-  using Accumulator = std::conditional_t<kFloat, double, std::int64_t>;
-  using Result = std::conditional_t<kFloat, T, std::int64_t>;
-};
-
 /// Blocks one after the other, their results combined like the carries of a binary counter: the error of a sum grows
 /// with log(n), and the order depends on n only.
 template <class Row, class T, class A>
@@ -84,11 +62,14 @@ A reduce(const std::byte* p, Reduced r) {
   return partial[0];
 }
 
-template <Op op, class T>
+template <Op op, DType t>
 void reduce_run(std::int64_t results, const Pointers& p, const Strides& s, Reduced r) {
   using Row = Reduction<op>;
-  using Accumulator = typename Types<info(op).signature, T>::Accumulator;
-  using Result = typename Types<info(op).signature, T>::Result;
+  constexpr const SignatureInfo& kSignature = signature_of(op);
+  using T = typename ComputeOf<t>::type;
+  using Result = typename ComputeOf<kSignature.result(t)>::type;
+  using Accumulator =
+      std::conditional_t<kSignature.accumulates(), std::conditional_t<is_float(t), double, std::int64_t>, Result>;
   for (std::int64_t i = 0; i < results; ++i) {
     const auto a = reduce<Row, T, Accumulator>(p[1] + i * s[1], r);
     store(p[0] + i * s[0], convert<Result>(Row::finish(a, r.n)));
@@ -99,8 +80,7 @@ using ReduceLoops = std::array<ReduceLoop, kDTypes>;
 
 template <Op op, DType t>
 constexpr ReduceLoop loop_of() {
-  if constexpr (!is_half(t) && (info(op).signature != Signature::F_F || is_float(t)))
-    return reduce_run<op, typename ComputeOf<t>::type>;
+  if constexpr (!is_half(t) && signature_of(op).accepts(t)) return reduce_run<op, t>;
   return nullptr;
 }
 
