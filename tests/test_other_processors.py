@@ -10,7 +10,10 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
+import kernel_loops
+import kfusion as kf
 import vector_maps
+from graph_runs import graph_of
 from kfusion import _core, _llvm
 from kinds import np_dtype
 from small_kernels import ARM, TEXT, check
@@ -51,14 +54,14 @@ class Arm:
     def __init__(self, program: pathlib.Path) -> None:
         self.program = program
 
-    def run(self, code: bytes, function: str, *arrays: np.ndarray, registers: int = 0) -> None:
+    def run(self, code: bytes, function: str, *arrays: np.ndarray, how: tuple[object, ...] = ("plain",)) -> None:
         folder = self.program.parent
         (folder / "object").write_bytes(code)
         files = [folder / f"array{i}" for i in range(len(arrays))]
         for file, array in zip(files, arrays, strict=True):
             file.write_bytes(array.tobytes())
         command = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", self.program, folder / "object", function]
-        done = subprocess.run([*command, str(registers), *files], capture_output=True, text=True)
+        done = subprocess.run([*command, *map(str, how), *files], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         for file, array in zip(files, arrays, strict=True):
             array[...] = np.frombuffer(file.read_bytes(), array.dtype).reshape(array.shape)
@@ -109,9 +112,62 @@ def test_steps_on_arm(arm, name, dtype, rng):
     whole = [np.resize(x, registers * LANES) for x in arrays]
     got = np.empty(registers * LANES, want.dtype)
     code = _llvm.compile_object(_core.cpu_step_text(name, dtypes, "aarch64", LANES, str(want.dtype)), *ARM)
-    arm.run(code, "kernel", *whole, got, registers=registers)
+    arm.run(code, "kernel", *whole, got, how=("step", registers))
     got = got[: want.size]
     if name in LIBM and want.dtype in (np.float32, np.float64):
         np.testing.assert_allclose(got, want, rtol=4 * np.finfo(want.dtype).eps)
     else:
         assert_same_bits(got, want, arrays)
+
+
+def softmax(g, x):
+    e = g.map("exp", [g.map("subtract", [x, g.reduce("max", x, [1], keepdims=True)])])
+    return g.map("divide", [e, g.reduce("sum", e, [1], keepdims=True)])
+
+
+def centred(g, x):
+    c = g.map("subtract", [x, g.reduce("mean", x, [1], keepdims=True)])
+    v = g.reduce("mean", g.map("square", [c]), [1], keepdims=True)
+    return g.map("multiply", [c, g.map("rsqrt", [v])])
+
+
+def exact_softmax(x):
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def exact_centred(x):
+    return (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+
+
+KERNELS = {
+    "map": (lambda g, x: g.map("add", [g.map("exp", [x]), x]), lambda x: np.exp(x) + x),
+    "sum": (lambda g, x: g.reduce("sum", g.map("square", [x]), [1]), lambda x: (x * x).sum(1)),
+    "max": (lambda g, x: g.reduce("max", x, [1]), lambda x: x.max(1)),
+    "softmax": (softmax, exact_softmax),
+    "centred": (centred, exact_centred),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(17, 64), (20, 65), (33, 301), (18, 1023)], ids=str)
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_on_arm(arm, name, shape, dtype, rng):
+    build, oracle = KERNELS[name]
+    x = rng.standard_normal(shape).astype(np_dtype(dtype))
+    graph, device = graph_of(build, x), kf.device("cpu").to_dict()
+    calls = iter(_core.cpu_kernel_texts(graph, device, "aarch64"))
+
+    def compute(kernel, memory):
+        call = next(calls)
+        assert "why" not in call
+        arrays = [memory[o["node"]].elements for o in kernel["loads"]]
+        arrays += [memory[s["to"]["node"]].elements for s in kernel["stores"]]
+        arrays += [np.array(call["integers"], np.int64), np.array(call["numbers"], np.float64)]
+        how = ("kernel", len(kernel["loads"]), call["scratch_bytes"], call["rows"], call["cols"])
+        arm.run(_llvm.compile_object(call["text"], *ARM), "kernel", *arrays, how=how)
+
+    (got,) = kernel_loops.run(_core.lower(graph, device), [x], compute=compute)
+    want = oracle(x.astype(float))
+    tolerance = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
+    np.testing.assert_allclose(got.astype(float), want, rtol=tolerance, atol=tolerance)

@@ -1,4 +1,4 @@
-// Single steps of the CPU's kernels as LLVM's language, for tests.
+// Steps and kernels of the CPU as LLVM's language, for tests.
 #include <pybind11/pybind11.h>
 
 #include <functional>
@@ -7,11 +7,18 @@
 #include <vector>
 
 #include "bindings/bindings.hpp"
+#include "bindings/device_dict.hpp"
+#include "bindings/graph_dict.hpp"
+#include "bindings/plan_options.hpp"
 #include "bindings/stl.hpp"
 #include "cpu/codegen/divisor.hpp"
+#include "cpu/codegen/form.hpp"
 #include "cpu/codegen/libm_table.hpp"
 #include "cpu/codegen/ops.hpp"
+#include "cpu/codegen/row_plan.hpp"
 #include "kfusion/error.hpp"
+#include "kfusion/graph/builder.hpp"
+#include "kfusion/graph/constant.hpp"
 
 namespace py = pybind11;
 
@@ -141,10 +148,47 @@ std::string step_text(const std::string& step, const std::vector<std::string>& d
   return t.write([&](const Values& x) -> Values { return {apply(*op, t.dtypes.back(), x)}; }, to);
 }
 
+constexpr const char* kKernelsDoc = R"(cpu_kernel_texts(graph, device, target)
+--
+
+The kernels of a graph's plan in LLVM's language for any target, and what they are called with, for tests. In the order of
+lower()'s kernels: {text, integers, numbers, scratch_bytes, rows, cols}, or {why}, if the generator does not take it.
+)";
+
+py::dict kernel_call(const Kernel& k, const TargetFacts& target) {
+  py::dict d;
+  if (const std::string why = why_not_generated(k); !why.empty()) {
+    d["why"] = why;
+    return d;
+  }
+  const Form form(k, target, false);
+  std::vector<double> numbers;
+  for (const Constant& c : k.constants)
+    numbers.push_back(is_float(c.dtype) ? rounded(c.value, precision(c.dtype, c.wide)) : c.value);
+  d["text"] = kernel_text(form);
+  d["integers"] = form.integers();
+  d["numbers"] = numbers;
+  d["scratch_bytes"] = scratch_bytes(RowPlan(form), k.cols());
+  d["rows"] = form.rows();
+  d["cols"] = form.cols();
+  return d;
+}
+
+py::list kernel_calls(const GraphBuilder& builder, const py::dict& device, const std::string& target) {
+  const Plan plan = make_plan(builder.graph(), read_device(device), options_to_run(true));
+  const Lowering lowering(plan);
+  py::list all;
+  for (std::size_t i = 0; i < plan.groups.size(); ++i)
+    if (is_loops(plan.groups[i].pattern))
+      all.append(kernel_call(lowering.kernel(static_cast<int>(i)), target_named(target)));
+  return all;
+}
+
 }  // namespace bind_cpu_ir_detail
 
 void bind_cpu_ir(py::module_& m) {
   using namespace bind_cpu_ir_detail;
+  m.def("cpu_kernel_texts", &kernel_calls, py::arg("graph"), py::arg("device"), py::arg("target"), kKernelsDoc);
   m.def("cpu_step_text", &step_text, py::arg("step"), py::arg("dtypes"), py::arg("target"), py::arg("lanes"),
         py::arg("result") = "", py::arg("numbers") = 0, kStepDoc);
   m.def(

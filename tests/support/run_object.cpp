@@ -1,8 +1,9 @@
 // Calls a function of an object file on another processor (emulated by qemu), loaded by the product's loader:
-//   run_object OBJECT FUNCTION REGISTERS BUFFER...
-// Each BUFFER is a file. The function gets pointers to their bytes, which are written back; with REGISTERS not 0, it is
-// a step of the generator's tests, which gets a table of these pointers and of libm, and how many registers it
-// computes.
+//   run_object OBJECT FUNCTION plain BUFFER...                         f(buffer, buffer)
+//   run_object OBJECT FUNCTION step REGISTERS BUFFER...                a step of the generator's tests
+//   run_object OBJECT FUNCTION kernel LOADS SCRATCH ROWS COLS BUFFER...
+// Each BUFFER is a file whose bytes are written back. Those of a kernel are so many loads, the stores, its integers and
+// its numbers.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -10,32 +11,61 @@
 #include <vector>
 
 #include "cpu/codegen/elf.hpp"
+#include "cpu/codegen/form.hpp"
 #include "cpu/codegen/libm_table.hpp"
 #include "cpu/codegen/platform.hpp"
 #include "kfusion/files.hpp"
 
 using namespace kfusion;
 
+using Buffers = std::vector<std::string>;
+
+std::vector<std::byte*> addresses(Buffers& buffers) {
+  std::vector<std::byte*> all;
+  for (std::string& b : buffers) all.push_back(reinterpret_cast<std::byte*>(b.data()));
+  return all;
+}
+
+void run_step(void* function, std::int64_t registers, Buffers& buffers) {
+  std::vector<const void*> p;
+  for (const std::byte* b : addresses(buffers)) p.push_back(b);
+  p.push_back(cpu::ir::libm_table(16));
+  reinterpret_cast<void (*)(const void**, std::int64_t)>(function)(p.data(), registers);
+}
+
+void run_kernel(void* function, char** numbers, Buffers& buffers) {
+  const auto number = [&](int i) { return std::atoll(numbers[i]); };
+  const std::vector<std::byte*> p = addresses(buffers);
+  std::vector<std::byte> scratch(static_cast<std::size_t>(number(1)) + 64);
+  std::byte* const line = scratch.data() + (-reinterpret_cast<std::uintptr_t>(scratch.data()) & 63);
+  const cpu::ir::Call call{p.data(),
+                           p.data() + number(0),
+                           reinterpret_cast<const std::int64_t*>(p[p.size() - 2]),
+                           reinterpret_cast<const double*>(p.back()),
+                           cpu::ir::libm_table(16),
+                           nullptr,
+                           line};
+  reinterpret_cast<cpu::ir::Function>(function)(&call, 0, number(2), 0, number(3));
+}
+
 int main(int count, char** arguments) {
-  const std::string file = bytes_of(arguments[1]);
+  const std::string file = bytes_of(arguments[1]), kind = arguments[3];
+  const int first = kind == "plain" ? 4 : kind == "step" ? 5 : 8;
+  Buffers buffers;
+  for (int i = first; i < count; ++i) buffers.push_back(bytes_of(arguments[i]));
   const cpu::elf::Object object(file, cpu::elf::kHost);
   const cpu::CodePages pages(object.bytes(), [&](std::byte* to) { object.write(to); });
-  std::vector<std::string> buffers;
-  const long long registers = std::atoll(arguments[3]);
-  for (int i = 4; i < count; ++i) buffers.push_back(bytes_of(arguments[i]));
-  std::vector<const void*> p;
-  for (std::string& b : buffers) p.push_back(b.data());
-  p.push_back(cpu::ir::libm_table(16));
-  p.resize(8);
   for (const auto& f : object.functions()) {
     if (f.name != arguments[2]) continue;
-    void* const address = const_cast<std::byte*>(pages.data() + f.offset);
-    if (registers > 0)
-      reinterpret_cast<void (*)(const void**, std::int64_t)>(address)(p.data(), registers);
+    void* const function = const_cast<std::byte*>(pages.data() + f.offset);
+    if (kind == "plain")
+      reinterpret_cast<void (*)(std::byte*, std::byte*)>(function)(addresses(buffers)[0], addresses(buffers)[1]);
+    else if (kind == "step")
+      run_step(function, std::atoll(arguments[4]), buffers);
     else
-      reinterpret_cast<void (*)(const void*, const void*)>(address)(p[0], p[1]);
+      run_kernel(function, arguments + 4, buffers);
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-      const OpenFile out(std::fopen(arguments[4 + i], "wb"));
+      const OpenFile out(std::fopen(arguments[first + static_cast<int>(i)], "wb"));
       std::fwrite(buffers[i].data(), 1, buffers[i].size(), out.get());
     }
     return 0;
