@@ -206,6 +206,57 @@ def test_each_call_sets_what_the_function_does_in_arguments(name):
         assert calls[0] == calls[1]
 
 
+# ---- constants that depend on arguments ----
+
+
+SETTING = """
+class C: pass
+class K: mode = None
+c, mode = C(), None
+def note(flag): c.mode = flag
+def keeper():
+    kept = None
+    def keep(v):
+        nonlocal kept
+        kept = v
+    return keep
+keep = keeper()
+"""
+
+# Bodies of `def f(x, flag):` that set what a trace knows.
+CONSTANTS = {
+    "a string": "c.mode = 'train' if flag else 'eval'",
+    "a flag": "c.mode = flag",
+    "a function": "c.mode = np.tanh if flag else np.sin",
+    "a number of axes": "c.mode = x.ndim",
+    "a dtype": "c.mode = str(x.dtype)",
+    "a tuple": "c.mode = (1, flag)",
+    "an object": "c.mode = c if flag else None",
+    "of a class": "K.mode = flag",
+    "a global": "global mode; mode = flag",
+    "a closure's": "keep(flag)",
+    "by a function": "note(flag)",
+}
+
+
+@pytest.mark.parametrize(
+    "reset", ["pass", "c.mode = K.mode = mode = None", "c.mode = K.mode = mode = 'x'", "vars(c).clear()"]
+)
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_are_set_in_each_call(name, reset):
+    found = []
+    for fuse in (lambda f: f, kf.fuse):
+        scope: dict[str, Any] = {"np": np}
+        exec(f"{SETTING}def f(x, flag):\n    {CONSTANTS[name]}\n    return x * 2\n", scope)
+        f, c = fuse(scope["f"]), scope["c"]
+        for flag in (True, True, False, False, True, False, True, True):
+            f(np.ones(3) if flag else np.ones((3, 1), "float32"), flag)
+            kept = scope["keep"].__closure__[0].cell_contents
+            found.append([scope["mode"], scope["K"].mode, kept, {k: v is c or v for k, v in vars(c).items()}])
+            exec(reset, scope)
+    assert found[:8] == found[8:]
+
+
 # ---- which objects are there ----
 
 

@@ -12,12 +12,15 @@ Path = tuple[str, ...]  # of a global and attributes of it: ("layers", "norm")
 
 
 class Names(NamedTuple):
-    """What code reads: globals, closure variables, and attributes of whatever object; and the globals that it sets."""
+    """What code names: globals, closure variables and attributes of whatever object; and the globals and attributes
+    that it sets.
+    """
 
     globals: frozenset[Path]
     cells: frozenset[str]
     attributes: frozenset[str]
     written: frozenset[str]
+    stored: frozenset[str]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -26,6 +29,7 @@ def names_of(code: CodeType) -> Names:
     paths: set[Path] = set()
     cells: set[str] = set()
     written: set[str] = set()
+    stored: set[str] = set()
     attributes = {c for c in _constants(code) if type(c) is str and c.isidentifier()}  # for getattr, say
     path: Path = ()
     for instruction in _instructions(code):
@@ -33,17 +37,19 @@ def names_of(code: CodeType) -> Names:
         name = instruction.argval
         if rest.endswith(("ATTR", "METHOD")):
             attributes.add(name)
+        if instruction.opname in ("STORE_ATTR", "DELETE_ATTR"):
+            stored.add(name)
         if instruction.opname in ("LOAD_ATTR", "LOAD_METHOD") and path:
             path = (*path, name)
         else:
             path = (name,) if action == "LOAD" and rest in ("GLOBAL", "NAME") else ()
         if path:
             paths.add(path)
-        elif rest.endswith("DEREF") and action == "LOAD":
+        elif rest.endswith("DEREF"):
             cells.add(name)
         elif rest == "GLOBAL":
             written.add(name)
-    return Names(frozenset(paths), frozenset(cells), frozenset(attributes), frozenset(written))
+    return Names(frozenset(paths), frozenset(cells), frozenset(attributes), frozenset(written), frozenset(stored))
 
 
 def _instructions(code: CodeType) -> Iterator[dis.Instruction]:

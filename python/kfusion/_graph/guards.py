@@ -112,6 +112,7 @@ class _Search:
         self._objects: dict[int, _Held] = {}
         self._asked: dict[Any, None] = {}  # functions of the library whose results count
         self._names = {"forward", "__call__"}  # attributes that code reads, or calls run
+        self._stored: set[str] = set()  # of these, those that it sets: where there is none, that counts, too
         self._met: dict[int, Any] = {}  # by id, which stays theirs
         self._static = _Static()
         self._todo: list[Any] = []
@@ -191,6 +192,7 @@ class _Search:
         names = names_of(function.__code__)
         guard = self._functions[function] = _guard_of(function, names)
         self._names |= names.attributes
+        self._stored |= names.stored
         if any(path[0] == "type" for path in names.globals):
             self._names.add("__class__")
         self._todo += values(guard)
@@ -203,6 +205,7 @@ class _Search:
         """Follows the attributes of an object that code reads and that were not looked for yet."""
         own = {} if isinstance(held.value, type) else _own(held.value)
         kinds = _classes(held.value)
+        held.names.update(self._stored)
         if "__class__" in self._names:
             self._todo += [kind for kind in kinds if id(kind) not in self._met and _is_own_class(kind)]
         for name in sorted({n for scope in (own, *map(vars, kinds)) for n in scope.keys() & self._names} - held.seen):
@@ -432,7 +435,7 @@ def _plain(value: Any, static: _Static) -> FunctionType | None:
 
 def _guard_of(function: FunctionType, names: Names) -> Guard:
     free = function.__code__.co_freevars
-    named = sorted({path[0] for path in names.globals})
+    named = sorted({path[0] for path in names.globals} | names.written)
     cells = tuple(i for i, name in enumerate(free) if name in names.cells)
     return Guard(function, tuple(named), cells, whole=True)
 
