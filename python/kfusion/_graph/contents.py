@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from threading import local
 from types import MemberDescriptorType, SimpleNamespace
@@ -116,6 +116,19 @@ def _set_items(held: dict[Any, Any], items: Mapping[Any, Any]) -> None:
     for key, value in items.items():
         if held.get(key, ABSENT) is not value:
             held[key] = value
+
+
+def surely(steps: Iterable[Callable[[], None]]) -> None:
+    """Does all of them, the one again that an exception from outside (Ctrl-C) has interrupted, which is raised then."""
+    interrupted: BaseException | None = None
+    for step in steps:
+        try:
+            step()
+        except KeyboardInterrupt as error:
+            interrupted = error
+            step()
+    if interrupted is not None:
+        raise interrupted
 
 
 def same(x: Mapping[Any, Any], y: Mapping[Any, Any]) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 
 from .._spec import is_array
 from .appended import Appended, ReadsItems
-from .contents import changed, contents, kinds, remembered, same, set_contents
+from .contents import changed, contents, kinds, remembered, same, set_contents, surely
 from .number import Computed, IntArgument, computed, is_int, is_number, registers
 from .reach import reached
 from .sizes import is_size
@@ -147,18 +147,22 @@ class TakenApart:
         if not isinstance(returned, Returned):
             return returned
         filled = self._filler(returned.values)
+        steps: list[Callable[[], None]] = []
         for number, items in returned.changed.items():
             whole = self._wholes[number]
             before, kept = contents(whole), {key for key, value in items.items() if _is_kept(value)}
             if self._given[number][_Class] is Appended:
-                whole.extend(filled(v) for k, v in items.items() if k not in kept)
+                new = [filled(v) for k, v in items.items() if k not in kept]
+                steps.append(functools.partial(whole.extend, iter(new)))  # which is at its end the second time
                 continue
             self._learn(number, before, items, kept)
             after = {k: before[k] if k in kept else filled(v) for k, v in items.items() if k in before or k not in kept}
-            set_contents(whole, after if isinstance(whole, list) else _joined(after, before, self._given[number]))
-        for number, value in returned.placed.items():
-            self._places[number].set(filled(value))
-        return filled(returned.result)
+            after = after if isinstance(whole, list) else _joined(after, before, self._given[number])
+            steps.append(functools.partial(set_contents, whole, after))
+        steps += [functools.partial(self._places[n].set, filled(value)) for n, value in returned.placed.items()]
+        result = filled(returned.result)
+        surely(steps)
+        return result
 
     def _learn(self, number: int, before: Mapping[Any, Any], items: Mapping[Any, Any], kept: set[Any]) -> None:
         self._learned.counters |= {(number, key) for key in items.keys() - kept if is_int(before.get(key))}

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from . import guards
 from .alone import alone
-from .contents import ABSENT, containers_in, contents, kinds, remembered, same, set_contents
+from .contents import ABSENT, containers_in, contents, kinds, remembered, same, set_contents, surely
 from .objects import (
     Functional,
     Key,
@@ -284,7 +284,7 @@ class Snapshot:
     def __exit__(self, kind: Any, *error: object) -> None:
         with self._turn:
             if self._always or kind is not None:
-                self.restore()
+                surely([self.restore])
 
 
 def _stands_for(value: Any, tensor: Any) -> bool:
