@@ -45,4 +45,5 @@ foreach(level IN LISTS levels)
 endforeach()
 set_source_files_properties(cpp/cpu/fused/reductions.cpp PROPERTIES COMPILE_OPTIONS -fwrapv)
 # What writes the ops' texts: at -O3 22 s for the first of them in the place of 8, and twice the code.
-set_source_files_properties(cpp/cpu/codegen/ops.cpp cpp/cpu/codegen/divisor.cpp PROPERTIES COMPILE_OPTIONS -O1)
+set_source_files_properties(cpp/cpu/codegen/ops.cpp cpp/cpu/codegen/divisor.cpp cpp/cpu/codegen/random_words.cpp PROPERTIES
+                            COMPILE_OPTIONS -O1)

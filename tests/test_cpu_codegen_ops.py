@@ -132,14 +132,16 @@ def test_a_large_angle_changes_no_neighbour(name, isa, rng):
     assert vector_maps.ulp_errors(mixed[::7], exact).max() <= 2
 
 
-def test_random_words(isa, rng):
-    """Words of positions one after the other, a block at a time, are each position's own."""
-    dtypes, lanes = ["int64"] * 3, BYTES[isa] // 4
-    x = 4 * rng.integers(-(2**40), 2**40) + np.arange(64 * lanes)
-    arrays = [x, *(np.full_like(x, rng.integers(-(2**63), 2**63 - 1)) for _ in range(2))]
-    want = vector_maps.kernel("philox", *dtypes, size=x.size)(*arrays)
-    got = Generated("random_words", dtypes, lanes, "int64", numbers=2, together=4)(*arrays)
-    assert_same_bits(got, want, arrays)
+@pytest.mark.parametrize("first", [0, 1, 4 * 2**40, -4, -7])
+def test_random_words(first, isa, rng):
+    """Of positions one after the other, a block at a time, and of any: as each position's own."""
+    dtypes, lanes = ["int64"] * 3, BYTES[isa] // 8
+    x = first + np.arange(64 * lanes)
+    for positions in (x, rng.permutation(x), x[::-1].copy(), np.where(rng.random(x.size) < 0.02, x + 1, x)):
+        arrays = [positions, *(np.full_like(x, rng.integers(-(2**63), 2**63 - 1)) for _ in range(2))]
+        want = vector_maps.kernel("philox", *dtypes, size=x.size)(*arrays)
+        got = Generated("random_words", dtypes, lanes, "int64", numbers=2, together=4)(*arrays)
+        assert_same_bits(got, want, arrays)
 
 
 DIVISORS = [1.0, 3.0, -7.3, 1e-3, 2.0**29.5, 2.0**31, 2.0**-31, 1e38, 1e-38, 1e-45, 0.0, -0.0, np.inf, np.nan]

@@ -15,6 +15,7 @@
 #include "cpu/codegen/form.hpp"
 #include "cpu/codegen/libm_table.hpp"
 #include "cpu/codegen/ops.hpp"
+#include "cpu/codegen/random_words.hpp"
 #include "cpu/codegen/row_plan.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
@@ -80,7 +81,7 @@ struct StepText {
     return widen({raw, t, vector}, t);
   }
 
-  /// `step` makes so many results of the first of as many registers.
+  /// `step` takes so many registers of each argument together, and makes as many.
   std::string write(const std::function<std::vector<Value>(const std::vector<Value>&)>& step,
                     std::optional<DType> result, int together = 1,
                     const std::function<void(const std::vector<Value>&)>& begin = {}) {
@@ -103,10 +104,15 @@ struct StepText {
     text.line("br i1 " + more + ", label %body, label %end");
     text.label("body");
     const std::string element = text.emit("mul i64 " + i + ", " + std::to_string(text.lanes() * together));
+    std::vector<Value> taken;
     for (std::size_t k = 0; k < vectors; ++k)
-      arguments[k] = load(place(arrays[k], dtypes[k], element), dtypes[k], true);
+      for (int j = 0; j < together; ++j) {
+        const std::string at = text.emit("add i64 " + element + ", " + std::to_string(j * text.lanes()));
+        taken.push_back(load(place(arrays[k], dtypes[k], at), dtypes[k], true));
+      }
+    taken.insert(taken.end(), arguments.begin() + static_cast<std::ptrdiff_t>(vectors), arguments.end());
     int place_of_register = 0;
-    for (const Value& y : step(arguments)) {
+    for (const Value& y : step(taken)) {
       const DType to = result.value_or(y.type);
       const std::string at = text.emit("add i64 " + element + ", " + std::to_string(place_of_register));
       text.line("store " + vector_of(memory_type(to)) + " " + narrow(broadcast(y), to).name + ", ptr " +
@@ -131,11 +137,7 @@ std::string step_text(const std::string& step, const std::vector<std::string>& d
   using Values = std::vector<Value>;
   if (step == "cast") return t.write([&](const Values& x) -> Values { return {cast(x.at(0), t.dtypes[0], *to)}; }, to);
   if (step == "random_words") {
-    const auto words = [&](const Values& x) {
-      const std::string first = t.text.emit("extractelement " + vector_of("i64") + " " + x.at(0).name + ", i64 0");
-      const auto four = random_words({first, DType::kInt64, false}, x.at(1), x.at(2));
-      return Values(four.begin(), four.end());
-    };
+    const auto words = [&](const Values& x) { return random_words({x.begin(), x.begin() + 4}, x.at(4), x.at(5)); };
     return t.write(words, to, 4);
   }
   if (step == "quotient") {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cpu/codegen/policy.hpp"
+#include "cpu/codegen/random_words.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {
@@ -127,10 +128,7 @@ void Elements::set_number(int s, const Value& number) {
   const auto i = static_cast<std::size_t>(s);
   numbers_[i] = number;
   values_[i] = {broadcast(number)};
-  const auto divides = [&](const Step& other) {
-    return other.op == Op::divide && compute_dtype(other.from) == DType::kFloat32 && other.arguments[1] == s;
-  };
-  if (std::ranges::any_of(form_.kernel.steps, divides)) divisors_[i].emplace(number);
+  if (step(s).is.divisor && number.type == DType::kFloat32) divisors_[i].emplace(number);
 }
 
 const Value& Elements::value(int s, int j) const {
@@ -154,10 +152,17 @@ std::vector<Value> Elements::registers_of(int s, const Part& part) {
   if (kept_[at(s)]) return load_kept(compute_dtype(of.dtype), *kept_[at(s)], part);
   if (of.kind == StepKind::kLoad) return load(form_.loads[at(of.index)], of.dtype, part);
   if (of.kind == StepKind::kIota) return count_off(form_.iotas[at(of.index)], compute_dtype(of.dtype), part);
-  if (of.op == Op::divide && divisors_[at(of.arguments[1])] && form_.varies(of.arguments[0])) {
+  if (of.is.row_quotient && divisors_[at(of.arguments[1])]) {
     std::vector<Value> x;
     for (int j = 0; j < part.registers; ++j) x.push_back(value(of.arguments[0], j));
     return divisors_[at(of.arguments[1])]->divide(x);
+  }
+  const auto is_number = [&](int a) { return !form_.varies(a); };
+  if (of.is.random_block && part.registers == kRegistersOfBlocks && is_number(of.arguments[1]) &&
+      is_number(of.arguments[2])) {
+    std::vector<Value> positions;
+    for (int j = 0; j < part.registers; ++j) positions.push_back(value(of.arguments[0], j));
+    return random_words(positions, numbers_[at(of.arguments[1])], numbers_[at(of.arguments[2])]);
   }
   if (of.kind == StepKind::kMap && part.registers > 1 && is_better_interleaved(of.op, form_.target)) {
     std::vector<std::vector<Value>> arguments(of.arguments.size());

@@ -26,6 +26,15 @@ Vec<T> intrinsic(const char* name, const Vec<T>& x, const More&... more) {
   return Vec<T>(call(type<T>(), intrinsic_name<T>(name), {{type<T>(), x.v}, {type<T>(), more.v}...}));
 }
 
+/// <i64 place(0), i64 place(1), ...>, or of i32.
+template <class F>
+std::string lane_numbers(const char* type, const F& place) {
+  std::string all;
+  for (int i = 0; i < text().lanes(); ++i)
+    all += (i == 0 ? "" : ", ") + std::string(type) + " " + std::to_string(place(i));
+  return "<" + all + ">";
+}
+
 // ---- a register at a time: instructions and functions that know one number of lanes --------------------------------
 
 /// `count` lanes of x from `first` on; beyond the last, from the first again.

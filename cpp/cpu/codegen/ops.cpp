@@ -68,29 +68,6 @@ Value as(bool vector, const F& f) {
   return result;
 }
 
-// ---- random words -----------------------------------------------------------------------------------------------
-
-/// <i64 place(0), i64 place(1), ...>, or of i32.
-template <class F>
-std::string lane_numbers(const char* type, const F& place) {
-  std::string all;
-  for (int i = 0; i < text().lanes(); ++i)
-    all += (i == 0 ? "" : ", ") + std::string(type) + " " + std::to_string(place(i));
-  return "<" + all + ">";
-}
-
-/// The lower (0) or upper (1) half of both vectors' lanes in turn, so many at a time.
-Int64Vec zipped(int half, int together, const Int64Vec& x, const Int64Vec& y) {
-  const int lanes = text().lanes();
-  const std::string places = lane_numbers("i32", [&](int lane) {
-    const int i = half * lanes + lane, group = i / together;
-    return group % 2 * lanes + group / 2 * together + i % together;
-  });
-  const std::string t = type<std::int64_t>();
-  return Int64Vec(
-      emit("shufflevector " + t + " " + x.v + ", " + t + " " + y.v + ", " + vector_of("i32") + " " + places));
-}
-
 // ---- elements in memory -----------------------------------------------------------------------------------------
 
 using Words = std::string;  ///< 16 bits in each lane
@@ -228,17 +205,6 @@ std::vector<Value> apply(Op op, DType type, std::span<const std::vector<Value>> 
                            [&]<class T>(T) { return lanes_of(Vec<T>(y.name), static_cast<int>(j) * lanes, lanes); }),
          y.type});
   return results;
-}
-
-std::array<Value, 4> random_words(const Value& first, const Value& stream, const Value& key) {
-  const auto vector = [](const Value& x) { return Int64Vec(broadcast(x).name); };
-  const Int64Vec numbers(lane_numbers("i64", [](int lane) { return lane; })), low(0xffffffff);
-  const RandomBlocks blocks((vector(first) >> 2) + numbers, vector(stream), vector(key));
-  const auto word = [&](int i) { return blocks.words[i] & low; };
-  const Int64Vec a[] = {zipped(0, 1, word(0), word(1)), zipped(1, 1, word(0), word(1))};
-  const Int64Vec b[] = {zipped(0, 1, word(2), word(3)), zipped(1, 1, word(2), word(3))};
-  const auto value = [&](int half, int part) { return Value{zipped(half, 2, a[part], b[part]).v, DType::kInt64}; };
-  return {value(0, 0), value(1, 0), value(0, 1), value(1, 1)};
 }
 
 Value cast(const Value& x, DType from, DType to) {

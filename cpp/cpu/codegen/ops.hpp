@@ -1,6 +1,5 @@
 // The ops of a kernel as IR: values of SSA names, and what becomes of them.
 #pragma once
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -38,10 +37,6 @@ Value apply(Op op, DType type, std::span<const Value> arguments);
 
 /// The same of several registers, by arguments: a core has independent instructions at hand where the function is long.
 std::vector<Value> apply(Op op, DType type, std::span<const std::vector<Value>> arguments);
-
-/// Random words (philox) of the positions in four vectors, one after the other from the number `first` on, which is a
-/// multiple of 4: a block serves four of them.
-std::array<Value, 4> random_words(const Value& first, const Value& stream, const Value& key);
 
 /// To another dtype, by the rules of reference/elements.hpp; to a half type: rounded to it, held as float32.
 Value cast(const Value& x, DType from, DType to);

@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 
+#include "cpu/codegen/random_words.hpp"
 #include "cpu/codegen/target.hpp"
 #include "kfusion/lower/kernel.hpp"
 
@@ -22,6 +23,7 @@ inline int operations_of(const Kernel& k) {
 /// Registers that each operation is written for in turn, so that a core has independent instructions at hand. Of 32
 /// vector registers four do not spill functions, of 16 two: exp with AVX2 takes 11.1 us by fours, 14.0 one by one.
 inline int registers_at_once(const Kernel& k, const TargetFacts& t) {
+  if (std::ranges::any_of(k.steps, [](const Step& s) { return s.is.random_block; })) return kRegistersOfBlocks;
   const int most = t.avx512 || t.neon ? 4 : 2;
   const int operations = operations_of(k);
   return operations > 200 ? 1 : operations > 100 ? std::min(most, 2) : most;

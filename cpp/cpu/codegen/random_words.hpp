@@ -1,0 +1,16 @@
+// Random words of many positions at once.
+#pragma once
+#include <vector>
+
+#include "cpu/codegen/ops.hpp"
+
+namespace kfusion::cpu::ir {
+
+/// Registers that blocks of four words fill.
+inline constexpr int kRegistersOfBlocks = 4;
+
+/// Words (philox) of so many registers of positions. Of positions one after the other from a multiple of 4 on a block
+/// serves four; others are taken register by register.
+std::vector<Value> random_words(const std::vector<Value>& positions, const Value& stream, const Value& key);
+
+}  // namespace kfusion::cpu::ir
