@@ -60,7 +60,6 @@ class TestCompiling:
     def test_runs(self, isa):
         code = _core.machine_code(TEXT)
         check(lambda *a: call(code, *a))
-        assert code.text == TEXT
 
     @pytest.mark.skipif("aarch64" in _core.host_facts()["triple"], reason="has one level")
     def test_target(self, isa):

@@ -43,7 +43,6 @@ class LoadedCode {
   std::uintptr_t address(const std::string& function) const {
     return reinterpret_cast<std::uintptr_t>(code_->address(function));
   }
-  const std::string& text() const { return code_->text(); }
   std::size_t bytes() const { return code_->bytes(); }
 
  private:
@@ -56,7 +55,7 @@ LoadedCode machine_code(const std::string& text) {
 }
 
 LoadedCode load_object(const std::string& object) {
-  return LoadedCode(std::make_shared<const cpu::MachineCode>(std::string(), object));
+  return LoadedCode(std::make_shared<const cpu::MachineCode>(std::string_view(object)));
 }
 
 }  // namespace
@@ -91,7 +90,6 @@ What the CPU's kernels are compiled for now: {triple, cpu, features, vector_byte
   py::class_<LoadedCode>(m, "MachineCode", "The functions of one text, loaded. For tests.")
       .def("address", &LoadedCode::address, py::arg("function"),
            "address(self, function)\n--\n\nOf a function, as an integer.\n")
-      .def_property_readonly("text", &LoadedCode::text, "What it was compiled from.")
       .def_property_readonly("bytes", &LoadedCode::bytes, "That it takes in memory.");
   m.def("machine_code", &machine_code, py::arg("text"), R"(machine_code(text)
 --

@@ -66,7 +66,10 @@ def _apart(work: Callable[[], bytes]) -> bytes:
         finally:
             done.release()
 
-    threading.Thread(target=run, name="kfusion compiles").start()
+    try:
+        threading.Thread(target=run, name="kfusion compiles").start()
+    except RuntimeError:  # the interpreter shuts down, or the system has no more threads
+        return work()
     done.acquire()
     if errors:
         raise errors.pop()  # out of the list: it would keep this frame, and the frame it

@@ -15,11 +15,9 @@
 
 namespace kfusion::cpu {
 
-MachineCode::MachineCode(std::string text, std::string_view object)
-    : MachineCode(std::move(text), elf::Object(object, elf::kHost)) {}
+MachineCode::MachineCode(std::string_view object) : MachineCode(elf::Object(object, elf::kHost)) {}
 
-MachineCode::MachineCode(std::string text, const elf::Object& object)
-    : text_(std::move(text)), pages_(object.bytes(), [&](std::byte* to) { object.write(to); }) {
+MachineCode::MachineCode(const elf::Object& object) : pages_(object.bytes(), [&](std::byte* to) { object.write(to); }) {
   for (const elf::Object::Function& f : object.functions()) functions_.emplace_back(f.name, f.offset);
 }
 
@@ -88,12 +86,11 @@ Code keep_loaded(const std::string& key, std::unique_ptr<const MachineCode> fres
 }
 
 /// nullptr where the disk has nothing that loads.
-std::unique_ptr<const MachineCode> from_disk(const cache::KernelCache& disk, const std::string& key,
-                                             const std::string& text) {
+std::unique_ptr<const MachineCode> from_disk(const cache::KernelCache& disk, const std::string& key) {
   const std::optional<std::string> object = disk.read(key);
   if (!object) return nullptr;
   try {
-    return std::make_unique<const MachineCode>(text, *object);
+    return std::make_unique<const MachineCode>(*object);
   } catch (const elf::BadObject&) {
     return nullptr;
   }
@@ -105,9 +102,9 @@ std::shared_ptr<const MachineCode> machine_code(const std::string& text, const i
   const std::string key = key_of(text, target);
   if (Code found = find_loaded(key)) return found;
   const auto disk = cache::KernelCache::from_environment();
-  if (auto loaded_from_disk = from_disk(disk, key, text)) return keep_loaded(key, std::move(loaded_from_disk));
+  if (auto loaded_from_disk = from_disk(disk, key)) return keep_loaded(key, std::move(loaded_from_disk));
   const std::string object = the_compiler.compile(text, target);
-  auto fresh = std::make_unique<const MachineCode>(text, object);
+  auto fresh = std::make_unique<const MachineCode>(object);
   disk.keep(key, object);
   return keep_loaded(key, std::move(fresh));
 }

@@ -20,18 +20,16 @@ class Object;
 /// The functions of one text, in memory that is given back with the last owner.
 class MachineCode {
  public:
-  /// Loads `object`, which was compiled from `text` for this machine. Throws elf::BadObject, NoCodePages.
-  MachineCode(std::string text, std::string_view object);
+  /// Loads an object that was compiled for this machine. Throws elf::BadObject, NoCodePages.
+  explicit MachineCode(std::string_view object);
 
   /// Throws std::out_of_range where the text defines no such function.
   void* address(std::string_view function) const;
-  const std::string& text() const { return text_; }
   std::size_t bytes() const { return pages_.bytes(); }
 
  private:
-  MachineCode(std::string text, const elf::Object& object);
+  explicit MachineCode(const elf::Object& object);
 
-  std::string text_;
   std::vector<std::pair<std::string, std::size_t>> functions_;
   CodePages pages_;
 };
