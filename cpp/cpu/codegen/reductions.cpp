@@ -2,14 +2,15 @@
 
 #include <stdexcept>
 
+#include "kfusion/ops/signature.hpp"
+
 namespace kfusion::cpu::ir {
 namespace {
 
 /// Sums and products of floats are doubles, of integers int64; extremes stay what they are of; truth is a bool.
 DType accumulator_of(Op op, DType from) {
-  const Signature takes = info(op).signature;
-  if (takes == Signature::A_B) return DType::kBool;
-  if (takes == Signature::N_N) return from;
+  const SignatureInfo& takes = signature_of(op);
+  if (!takes.accumulates()) return takes.result(from);
   return is_float(from) ? DType::kFloat64 : DType::kInt64;
 }
 
