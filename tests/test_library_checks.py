@@ -282,6 +282,9 @@ def test_wrong_arguments_are_named():
         kf.norm(np.ones(3), torch.ones(3))
     with pytest.raises(TypeError, match=r"kfusion\.tune: function must be callable, got NoneType"):
         kf.tune(None)
+    for f in (lambda x: x.masked_fill(x > 0, x), lambda x: torch.fill(x, x), lambda x: (x * 1).fill_(x)):
+        with pytest.raises(ValueError, match=r"fill: value must have no axes, got shape \(3,\)"):
+            kf.fuse(f)(torch.ones(3))
 
 
 def test_a_misspelled_mode_is_an_error():

@@ -212,6 +212,12 @@ def require_dtypes(op: str, *operands: Any) -> None:
         raise TypeError(f"kfusion.{op}: torch wants floats, got {', '.join(dtypes)}")
 
 
+def require_no_axes(name: str, value: Any) -> None:
+    """Raises a ValueError where torch wants a number or a tensor without axes."""
+    if getattr(value, "ndim", 0) > 0:
+        raise ValueError(f"kfusion.{name}: value must have no axes, got shape {tuple(value.shape)}")
+
+
 def is_float(dtype: str) -> bool:
     return dtype in FLOATS or dtype == "float"
 

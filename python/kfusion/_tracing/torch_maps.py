@@ -17,7 +17,7 @@ from .._ops import views
 from .._ops.gradients import taken
 from .._spec import FLOATS, HALF, INTEGERS
 from . import promoted, refusals
-from .torch_functions import FUNCTIONS, dtype_of, is_float, named, require_dtypes
+from .torch_functions import FUNCTIONS, dtype_of, is_float, named, require_dtypes, require_no_axes
 from .traced import BINARY, power
 
 _SIGNATURES = {row["name"]: row["signature"] for row in _core.op_table() if row["kind"] == "map"}
@@ -222,6 +222,7 @@ def _where_method(input: Any, condition: Any, other: Any) -> Any:
 @named("masked_fill")
 def _masked_fill(input: Any, mask: Any, value: Any) -> Any:
     """The dtype stays: value is converted to it."""
+    require_no_axes("masked_fill", value)
     tracer = input._tracer
     filling = tracer.add("cast", tracer.lift(value, "torch"), input._dtype)
     return _chosen("masked_fill", tracer.lift(mask, "torch"), filling, input)

@@ -14,7 +14,7 @@ from .._ops.primitives import integers
 from .._spec import dtype_name
 from . import dtype_names, library_trials, torch_complex
 from .numpy_functions import filled
-from .torch_functions import FUNCTIONS, named
+from .torch_functions import FUNCTIONS, named, require_no_axes
 
 
 def several(values: tuple[Any, ...]) -> Any:
@@ -187,6 +187,7 @@ def _copy(input: Any, src: Any, non_blocking: bool = False) -> Any:
 
 @named("fill", method=False)
 def _fill(input: Any, value: Any) -> Any:
+    require_no_axes("fill", value)
     return views.full_like(input, value)
 
 
