@@ -146,3 +146,38 @@ def test_objects_without_values_are_themselves(where: str) -> None:
         y.sum().backward()
         torch.testing.assert_close(x.grad, torch.full((3,), 2.0))
         assert len(log) == (n if where == "log" else 0)
+
+
+PULLED = {
+    "a counter": "c.n += 1; return x * c.n",
+    "two counters": "c.n, d['n'] = c.n + 2, d.get('n', 1) * 3; return x * (c.n + d['n'])",
+    "a state": "c.h = x * 2 if c.h is None else c.h + x.detach().cos(); return c.h * x",
+    "a log": "d.setdefault('l', []).append(x.detach()); return x * len(d['l']) * sum(d['l'])",
+    "a first call": "y = x * 3 if c.h is None else x * 5\n    c.h = 1\n    return y",
+}
+
+
+@pytest.mark.parametrize("name", PULLED)
+def test_gradients_are_of_the_state_that_the_forward_pass_has_read(name: str) -> None:
+    class Counted:
+        n, h = 0, None
+
+    found = []
+    for pulls in (True, False):
+        scope: dict[str, Any] = {"c": Counted(), "d": {}}
+        exec(f"def f(x):\n    {PULLED[name]}\n", scope)
+        for n in range(1, 5):
+            x = torch.arange(1.0, 1 + n).double()
+            scope["c"].h = None if name == "a state" else scope["c"].h
+            scope["d"].pop("l", None)
+            if pulls:
+                y, pull = kf.vjp(scope["f"], x)
+                states = [str([vars(scope["c"]), scope["d"]])]
+                gradients = [pull(torch.ones_like(y))[0] for _ in range(2)]
+                assert [str([vars(scope["c"]), scope["d"]])] == states
+                torch.testing.assert_close(*gradients)
+            else:
+                y = scope["f"](x.requires_grad_())
+                gradients = torch.autograd.grad(y.sum(), x)
+            found += [y.detach(), gradients[0], scope["c"].n]
+    torch.testing.assert_close(found[: len(found) // 2], found[len(found) // 2 :])

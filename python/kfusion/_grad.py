@@ -99,6 +99,9 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     tracer = tracer_of_leaves(primals)
     if tracer is None:
         seeds = Seeds()
+        roots = [function, *guards.guarded(primals)]
+        with Snapshot(roots) as before:
+            pass
         made = fuse(_Forward(function, has_aux, seeds))(*primals)
         pullback = fuse(_Pullback(function, has_aux, seeds))
         results, *aux = made if has_aux else (made,)
@@ -107,7 +110,8 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         modes = modules.modes(owner for owner in owners if modules.is_module(owner))
 
         def pull_arrays(cotangents: Any) -> Any:
-            with modules.in_modes(modes), seeds.again(drawn):
+            with Snapshot(roots, always=True), modules.in_modes(modes), seeds.again(drawn):
+                before.restore()  # what the function has set, it reads again as it was
                 return pullback(primals, cotangents)
 
         pull_arrays.__name__ = pull_arrays.__qualname__ = "pull"
