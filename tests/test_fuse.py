@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import logging
 import pickle
 import pydoc
 import sys
@@ -148,13 +149,12 @@ def test_objects_without_a_name(function, name, rng):
 
 
 def test_clear_makes_the_next_call_trace_again():
-    """What docs/using.md says of names that are put together."""
-    layer, prefix = Layer(np.ones(3)), ["fac"]
-    layer.factor = 2
-    f, x = counting(lambda x: x * getattr(layer, prefix[0] + "tor")), np.ones(3)
+    """What docs/using.md says of logs."""
+    log = logging.Logger("log", level=2)
+    f, x = counting(lambda x: x * log.level), np.ones(3)
     f(x)
     f.unfused(x)
-    layer.factor = 3
+    log.setLevel(3)
     np.testing.assert_array_equal(f(x), x * 2)
     f.clear()
     np.testing.assert_array_equal(f(x), x * 3)

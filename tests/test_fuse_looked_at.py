@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
 import kfusion as kf
+from tracing import Traces
 
 
 def _holds(function, x, array, fill, values=(1, 3, 1)):
@@ -91,19 +90,19 @@ def test_an_element_of_an_array_of_numpys_that_decides(name):
 
 
 def test_operands_are_read_without_another_trace():
-    traces, a, x = itertools.count(), np.ones(4), np.random.default_rng().normal(size=4)
+    traces, a, x = Traces(), np.ones(4), np.random.default_rng().normal(size=4)
 
     @kf.fuse
     def scaled(x):
-        next(traces)
+        traces()
         return x * a
 
     scaled(x)
-    first = next(traces)
+    first = len(traces)
     for value in (1.0, 3.0, 1.0):
         a.fill(value)
         np.testing.assert_array_equal(scaled(x), x * value)
-    assert next(traces) == first + 1
+    assert len(traces) == first
 
 
 def test_a_size_among_the_arguments_is_no_number():

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kfusion as kf
-from kfusion._graph.guards import _Static
+from kfusion._graph.search import Static
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
@@ -281,12 +281,12 @@ def test_attributes_are_found_as_inspect_finds_them():
     for kind in kinds:
         plain, own = kind(), kind()
         vars(own)["forward"] = vars(own)["__wrapped__"] = ones
-        static = _Static()
+        static = Static()
         for value in (plain, own, plain):
             for name in ("forward", "__wrapped__", "weight"):
                 assert static.attribute(value, name, 1) is inspect.getattr_static(value, name, 1), (kind, name)
     for value in (3, None, other := type("Plain", (), {"__wrapped__": ones})(), type(other)):
-        assert _Static().attribute(value, "__wrapped__") is inspect.getattr_static(value, "__wrapped__", None)
+        assert Static().attribute(value, "__wrapped__") is inspect.getattr_static(value, "__wrapped__", None)
 
 
 def test_modules_in_a_list():

@@ -351,4 +351,4 @@ def test_values_of_attributes_that_were_seen_before_are_kept(x):
 def test_the_python_library_is_not_followed():
     f = kf.fuse(lambda x: sys.modules and functools.reduce(lambda a, b: a, [x]))
     owners = {getattr(guard.owner, "__name__", "") for guard in f._guards()}
-    assert owners == {"<lambda>"}
+    assert owners == {"<lambda>", "sys"}

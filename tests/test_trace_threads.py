@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 import sys
 import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,20 +98,25 @@ def test_a_function_s_own_are_found_beside_them(sometimes):
                 kf.fuse(f)(x)
 
 
-# Nobody else sees or finds these generators: then only what the function draws from a shared one is refused.
-COUNTS = map(np.random.default_rng(0).integers, itertools.repeat(1), itertools.repeat(7))
-ORDERS = map(np.random.default_rng(1).permutation, itertools.repeat(3))
+def _hidden(text: str) -> Callable[[], Any]:
+    """A function with a generator that nobody finds, as if it were a library's."""
+    scope: dict[str, Any] = {"__name__": "numpy.hidden", "rng": np.random.default_rng(0)}
+    exec(f"def draw(): return rng.{text}", scope)
+    return scope["draw"]
+
+
+count, order = _hidden("integers(1, 7)"), _hidden("permutation(3)")
 
 
 def of_a_few_operations(x):
-    for _ in range(next(COUNTS)):
+    for _ in range(count()):
         x = kf.sin(x)
     return kf.exp(x) * random.random()
 
 
 def of_operations_in_any_order(x):
     draws = (lambda x: kf.sin(x), lambda x: kf.cos(x) * random.random(), lambda x: kf.exp(x))
-    for i in next(ORDERS):
+    for i in order():
         x = draws[i](x)
     return x
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -19,19 +20,16 @@ def run(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 class Traces:
-    """Counts the traces of a function that calls it. No trace looks into the list behind a method of it."""
-
-    __slots__ = ("_length", "_note")
+    """Counts the traces of a function that calls it, in a file, which no trace looks into."""
 
     def __init__(self) -> None:
-        noted: list[None] = []
-        self._note, self._length = noted.append, noted.__len__
+        self._noted = io.StringIO()
 
     def __call__(self) -> None:
-        self._note(None)
+        self._noted.write(".")
 
     def __len__(self) -> int:
-        return self._length()
+        return len(self._noted.getvalue())
 
 
 def plain(x: Any) -> np.ndarray:

@@ -10,10 +10,46 @@ namespace guards_detail {
 constexpr std::size_t kMostEnvironments = 512;
 constexpr std::size_t kManyArguments = 256;  // from then on those that are gone are looked for
 
+/// Classes of Python's whose objects are read in a way of their own.
+struct Known {
+  PyTypeObject* deque = type("collections", "deque");
+  PyTypeObject* default_dict = type("collections", "defaultdict");
+  PyTypeObject* partial = type("functools", "partial");
+  PyTypeObject* kept = type("functools", "_lru_cache_wrapper");
+  PyTypeObject* local = type("_thread", "_local");
+
+ private:
+  static PyTypeObject* type(const char* module, const char* name) {
+    return reinterpret_cast<PyTypeObject*>(py::object(py::module_::import(module).attr(name)).release().ptr());
+  }
+};
+
+const Known& known() {
+  static const Known* const types = new Known;
+  return *types;
+}
+
+Guard::Kind kind_of(PyObject* owner, bool whole, bool asks) {
+  if (asks) return Guard::Kind::kAsked;
+  if (PyFunction_Check(owner)) return Guard::Kind::kFunction;
+  if (whole) return Guard::Kind::kWhole;
+  if (PyModule_Check(owner)) return Guard::Kind::kModule;
+  return PyObject_TypeCheck(owner, known().local) ? Guard::Kind::kThreads : Guard::Kind::kObject;
+}
+
 Guard read(const py::tuple& guard) {
   auto owner = py::reinterpret_steal<py::object>(PyWeakref_NewRef(guard[0].ptr(), nullptr));
   if (!owner) throw py::error_already_set();
-  return {std::move(owner), guard[1].cast<py::tuple>(), guard[2].cast<py::tuple>(), guard[3].cast<bool>()};
+  const bool whole = guard[3].cast<bool>();
+  return {std::move(owner), guard[1].cast<py::tuple>(), guard[2].cast<py::tuple>(), whole,
+          kind_of(guard[0].ptr(), whole, guard[4].cast<bool>())};
+}
+
+/// Whether each item is the same object, or the same text.
+bool are_same(const py::tuple& x, const py::tuple& y) {
+  return std::ranges::equal(x, y, [](const py::handle& a, const py::handle& b) {
+    return a.is(b) || (PyUnicode_Check(a.ptr()) && PyUnicode_Check(b.ptr()) && a.equal(b));
+  });
 }
 
 std::vector<Guard> read_all(const py::handle& list) {
@@ -41,16 +77,18 @@ constexpr Py_ssize_t kMostItems = 1024;  // of a container that is taken apart
 
 /// An object's own attributes; empty where it has no __dict__.
 py::object attributes_of(PyObject* owner) {
+  if (Py_TYPE(owner)->tp_dictoffset == 0) return {};
   auto attributes = py::reinterpret_steal<py::object>(PyObject_GenericGetDict(owner, nullptr));
   if (!attributes) PyErr_Clear();
   return attributes;
 }
 
-/// The attributes of an object to which there are no weak references, such as a SimpleNamespace; else empty.
-py::object only_here(PyObject* value) {
-  const PyTypeObject* const type = Py_TYPE(value);
-  if (type->tp_dictoffset == 0 || type->tp_weaklistoffset != 0) return {};
-  return attributes_of(value);
+/// What an object of this thread's own attributes has.
+py::object attributes_of_thread(PyObject* owner) {
+  static PyObject* const name = PyUnicode_InternFromString("__dict__");
+  auto attributes = py::reinterpret_steal<py::object>(PyObject_GetAttr(owner, name));
+  if (!attributes) PyErr_Clear();
+  return attributes;
 }
 
 Py_ssize_t items_of(PyObject* value) {
@@ -59,24 +97,118 @@ Py_ssize_t items_of(PyObject* value) {
   return PyAnySet_Check(value) ? PySet_GET_SIZE(value) : -1;
 }
 
-/// What stands for a value. Of lists, tuples, dicts and sets that is what they hold, so that no environment keeps a
-/// replaced weight alive; of very large ones they themselves and how much they hold.
+/// What an object refers to, but for its class: no code of its class runs.
+std::vector<py::object> referents(PyObject* value) {
+  std::vector<py::object> found;
+  const auto keep = [](PyObject* object, void* to) {
+    static_cast<std::vector<py::object>*>(to)->push_back(py::reinterpret_borrow<py::object>(object));
+    return 0;
+  };
+  Py_TYPE(value)->tp_traverse(value, keep, &found);
+  std::erase_if(found, [&](const py::object& o) { return o.ptr() == reinterpret_cast<PyObject*>(Py_TYPE(value)); });
+  return found;
+}
+
+/// The dict of the results that functools.lru_cache keeps: of two that the function refers to, the first.
+py::object kept_results(PyObject* function) {
+  auto held = referents(function);
+  const auto is_dict = [](const py::object& o) { return PyDict_CheckExact(o.ptr()); };
+  const auto own = std::find_if(held.rbegin(), held.rend(), is_dict);
+  const auto found = own == held.rend() ? own : std::find_if(own + 1, held.rend(), is_dict);
+  return found == held.rend() ? py::object() : *found;
+}
+
+enum class Held { kNothing, kReferents, kReferent, kInContext, kResults, kSelf };
+
+/// How an object of no container's class is read. One to which there are no weak references, such as a view of a dict
+/// or an object with slots, stands for what it refers to.
+Held held_by(PyObject* value) {
+  PyTypeObject* const type = Py_TYPE(value);
+  if (!PyType_IS_GC(type)) return Held::kNothing;
+  if (type->tp_weaklistoffset == 0) {
+    if (PyWeakref_Check(value)) return Held::kReferent;
+    if (PyContextVar_CheckExact(value)) return Held::kInContext;
+    const bool is_python = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0;
+    return is_python || !type->tp_descr_get ? Held::kReferents : Held::kNothing;
+  }
+  if (PyCFunction_Check(value)) return Held::kSelf;
+  for (const PyTypeObject* t = type; t; t = t->tp_base) {
+    if (t == known().deque || t == known().partial) return Held::kReferents;
+    if (t == known().kept) return Held::kResults;
+    if (t == &_PyWeakref_RefType) return Held::kReferent;
+  }
+  return Held::kNothing;
+}
+
 template <class Visit>
-bool each_part(PyObject* value, const Visit& visit, int depth = 0) {
+bool each_part(PyObject* value, const Visit& visit, int depth = 0);
+
+template <class Visit>
+bool each_referent(const std::vector<py::object>& parts, const Visit& visit, int depth) {
+  return std::ranges::all_of(parts, [&](const py::object& part) { return each_part(part.ptr(), visit, depth); }) &&
+         visit(nullptr);
+}
+
+/// The object itself, or its class, and what it holds.
+template <class Visit>
+bool each_held(PyObject* value, const Visit& visit, int depth) {
+  const auto part = [&](const py::object& held) { return visit(value) && each_part(held.ptr(), visit, depth); };
+  switch (held_by(value)) {
+    case Held::kNothing:
+      return visit(value);
+    case Held::kReferents:
+      return visit(reinterpret_cast<PyObject*>(Py_TYPE(value))) && each_referent(referents(value), visit, depth);
+    case Held::kReferent:
+      return part(referent(py::reinterpret_borrow<py::object>(value)));
+    case Held::kResults:
+      return part(kept_results(value));
+    case Held::kInContext: {
+      PyObject* found = nullptr;
+      if (PyContextVar_Get(value, nullptr, &found) < 0) throw py::error_already_set();
+      return part(py::reinterpret_steal<py::object>(found));
+    }
+    case Held::kSelf: {
+      PyObject* const self = PyCFunction_GET_SELF(value);
+      const bool is_of_module = !self || PyModule_Check(self) || PyType_Check(self);
+      return is_of_module ? visit(value) : part(py::reinterpret_borrow<py::object>(self));
+    }
+  }
+  return visit(value);
+}
+
+/// Items of a dict in the order in which it is gone through.
+template <class Visit>
+bool each_entry(PyObject* dict, const Visit& visit, int depth) {
+  if (PyODict_Check(dict) && PyDict_GET_SIZE(dict) > 1) {
+    const auto keys = py::reinterpret_steal<py::object>(PyODict_Type.tp_iter(dict));
+    if (!keys) throw py::error_already_set();
+    for (const py::handle key : py::iter(keys))
+      if (!visit(key.ptr()) || !each_part(bound(dict, key.ptr()).ptr(), visit, depth)) return false;
+    return true;
+  }
+  PyObject *key, *item;
+  for (Py_ssize_t i = 0; PyDict_Next(dict, &i, &key, &item);)
+    if (!visit(key) || !each_part(item, visit, depth)) return false;
+  if (PyDict_CheckExact(dict) || !PyObject_TypeCheck(dict, known().default_dict)) return true;
+  static PyObject* const factory = PyUnicode_InternFromString("default_factory");
+  const auto made_by = py::reinterpret_steal<py::object>(PyObject_GenericGetAttr(dict, factory));
+  if (!made_by) throw py::error_already_set();
+  return each_part(made_by.ptr(), visit, depth);
+}
+
+/// What stands for a value. Of containers that is what they hold, so that no environment keeps a replaced weight alive;
+/// of very large ones they themselves and how much they hold.
+template <class Visit>
+bool each_part(PyObject* value, const Visit& visit, int depth) {
   if (!value || depth == kDeepest) return visit(value);
   const Py_ssize_t count = items_of(value);
-  if (count < 0) {
-    const py::object attributes = only_here(value);
-    if (!attributes) return visit(value);
-    return visit(reinterpret_cast<PyObject*>(Py_TYPE(value))) && each_part(attributes.ptr(), visit, depth + 1);
-  }
-  if (!visit(reinterpret_cast<PyObject*>(Py_TYPE(value)))) return false;
+  if (count < 0) return each_held(value, visit, depth + 1);
+  PyTypeObject* const type = Py_TYPE(value);
+  if (!visit(reinterpret_cast<PyObject*>(type))) return false;
   if (count > kMostItems) return visit(value) && visit(py::int_(count).ptr());
   const auto part = [&](PyObject* item) { return each_part(item, visit, depth + 1); };
   if (PyDict_Check(value)) {
-    PyObject *key, *item;
-    for (Py_ssize_t i = 0; PyDict_Next(value, &i, &key, &item);)
-      if (!visit(key) || !part(item)) return false;
+    if (!each_entry(value, visit, depth + 1)) return false;
   } else if (PyAnySet_Check(value)) {
     for (const py::handle item : py::reinterpret_borrow<py::object>(value))
       if (!visit(item.ptr())) return false;
@@ -84,6 +216,7 @@ bool each_part(PyObject* value, const Visit& visit, int depth = 0) {
     for (Py_ssize_t i = 0; i < Py_SIZE(value); ++i)
       if (!part(PyList_Check(value) ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i))) return false;
   }
+  if (type->tp_dictoffset != 0 && type->tp_weaklistoffset == 0 && !part(attributes_of(value).ptr())) return false;
   return visit(nullptr);
 }
 
@@ -145,8 +278,7 @@ py::object of_class(PyObject* owner, PyObject* name) {
 
 /// The type of an object, or a class itself, and what its attributes of these names are.
 template <class Visit>
-bool each_named(PyObject* owner, const py::tuple& names, const Visit& visit) {
-  const py::object attributes = PyType_Check(owner) ? py::object() : attributes_of(owner);
+bool each_named(PyObject* owner, const py::object& attributes, const py::tuple& names, const Visit& visit) {
   if (!visit(reinterpret_cast<PyObject*>(Py_TYPE(owner)))) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names.ptr()); ++i) {
     PyObject* const name = PyTuple_GET_ITEM(names.ptr(), i);
@@ -158,6 +290,29 @@ bool each_named(PyObject* owner, const py::tuple& names, const Visit& visit) {
   return true;
 }
 
+/// What a function gives; nullptr in place of an error.
+template <class Visit>
+bool each_answer(PyObject* function, const py::tuple& arguments, const Visit& visit) {
+  const auto answer = py::reinterpret_steal<py::object>(PyObject_CallObject(function, arguments.ptr()));
+  if (!answer) PyErr_Clear();
+  return each_part(answer.ptr(), visit);
+}
+
+template <class Visit>
+bool each_global(PyObject* scope, const py::tuple& names, const Visit& visit) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names.ptr()); ++i)
+    if (!each_part(bound(scope, PyTuple_GET_ITEM(names.ptr(), i)).ptr(), visit)) return false;
+  return true;
+}
+
+template <class Visit>
+bool each_of_function(PyObject* f, const Guard& g, const Visit& visit) {
+  return visit(PyFunction_GET_CODE(f)) && each_default(f, visit) &&
+         each_global(PyFunction_GET_GLOBALS(f), g.names, visit) &&
+         (!g.whole || each_part(reinterpret_cast<PyFunctionObject*>(f)->func_dict, visit)) &&
+         each_cell(f, g.cells, visit);
+}
+
 /// Calls visit(object) for each value, nullptr where a name is bound to nothing, until that returns false. Returns
 /// whether all were visited: not where the owner is gone.
 template <class Visit>
@@ -165,16 +320,21 @@ bool each_value(const Guard& g, const Visit& visit) {
   const py::object alive = referent(g.owner);
   PyObject* const owner = alive.ptr();
   if (!owner) return false;
-  const bool is_function = PyFunction_Check(owner);
-  if (g.whole && !is_function) return each_attribute(owner, g.names, visit);
-  if (PyCFunction_Check(owner)) return visit(py::reinterpret_steal<py::object>(PyObject_CallNoArgs(owner)).ptr());
-  if (!is_function && !PyModule_Check(owner)) return each_named(owner, g.names, visit);
-  if (is_function && !(visit(PyFunction_GET_CODE(owner)) && each_default(owner, visit))) return false;
-  PyObject* const scope = is_function ? PyFunction_GET_GLOBALS(owner) : PyModule_GetDict(owner);
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(g.names.ptr()); ++i)
-    if (!each_part(bound(scope, PyTuple_GET_ITEM(g.names.ptr(), i)).ptr(), visit)) return false;
-  if (is_function && g.whole && !each_part(reinterpret_cast<PyFunctionObject*>(owner)->func_dict, visit)) return false;
-  return each_cell(owner, g.cells, visit);
+  switch (g.kind) {
+    case Guard::Kind::kFunction:
+      return each_of_function(owner, g, visit);
+    case Guard::Kind::kModule:
+      return each_global(PyModule_GetDict(owner), g.names, visit);
+    case Guard::Kind::kWhole:
+      return each_attribute(owner, g.names, visit);
+    case Guard::Kind::kThreads:
+      return each_named(owner, attributes_of_thread(owner), g.names, visit);
+    case Guard::Kind::kAsked:
+      return each_answer(owner, g.names, visit);
+    case Guard::Kind::kObject:
+      break;
+  }
+  return each_named(owner, PyType_Check(owner) ? py::object() : attributes_of(owner), g.names, visit);
 }
 
 /// Keeps each value that it visits, and whether the values of names count.
@@ -208,6 +368,10 @@ struct Compare {
 }  // namespace
 
 using namespace guards_detail;
+
+bool Guard::operator==(const Guard& o) const {
+  return owner.is(o.owner) && kind == o.kind && whole == o.whole && are_same(names, o.names) && cells.equal(o.cells);
+}
 
 Environment::Environment(std::vector<Guard> guards, std::uint64_t number)
     : guards_(std::move(guards)), number_(number) {

@@ -14,16 +14,17 @@
 namespace kfusion::fuse {
 
 /// What decides what is traced: a function by its code and what it names, a module, a class or another object by
-/// attributes, or what a function of C gives.
+/// attributes, or what a function of a library gives.
 struct Guard {
+  enum class Kind { kFunction, kModule, kObject, kWhole, kThreads, kAsked };
+
   py::object owner;  ///< a weak reference
-  py::tuple names;   ///< of a function's globals, or of attributes
+  py::tuple names;   ///< of a function's globals, or of attributes; what a function that is asked is called with
   py::tuple cells;   ///< positions in a function's closure
   bool whole;        ///< all attributes count but those of these names; of a function its attributes, too
+  Kind kind;
 
-  bool operator==(const Guard& o) const {
-    return owner.is(o.owner) && names.equal(o.names) && cells.equal(o.cells) && whole == o.whole;
-  }
+  bool operator==(const Guard& o) const;
 };
 
 /// The values that guards had when something was traced: the code and the defaults of functions, what names were bound

@@ -70,8 +70,8 @@ std::shared_ptr<const Entry> FusedCallable::prepare(const Request& r, const Arra
     throw;
   }
   for (const py::handle each : prepared.attr("watched")) {
-    const auto tensor = each.cast<py::tuple>();
-    entry->watched.emplace_back(tensor[0], tensor[1].cast<bool>());
+    const auto array = each.cast<py::tuple>();
+    entry->watched.emplace_back(array[0], array[1].cast<bool>(), py::object(array[2]));
   }
   for (const py::handle each : prepared.attr("made_of"))
     entry->made_of.push_back(py::reinterpret_borrow<py::object>(each));

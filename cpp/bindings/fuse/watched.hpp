@@ -10,27 +10,31 @@ namespace kfusion::fuse {
 
 namespace py = pybind11;
 
-/// A torch tensor as it was when a call was traced. Assigning its `.data` leaves it the same object; views of it, or
-/// what was computed of it, are then of the past. Of an array of NumPy's, which counts no changes, the elements.
+/// An array as it was when a call was traced: where its memory is, and how often it was changed in place, or what is in
+/// it. Assigning a tensor's `.data` leaves it the same object; views of it, or what was computed of it, are then of the
+/// past.
 class Watched {
  public:
-  /// `by_value`: whether it was computed with, so that changes in place count as well.
-  Watched(const py::handle& tensor, bool by_value);
+  /// `by_value`: whether it was computed with, so that changes in place count as well. `elements`: an array of NumPy's
+  /// of those that were looked at, which are compared themselves; None: all of an array of NumPy's, and of a tensor
+  /// torch's count of changes.
+  Watched(const py::handle& array, bool by_value, py::object elements);
 
   bool unchanged() const;
   /// For Python's collector of cycles.
-  PyObject* held() const { return tensor_.ptr(); }
+  PyObject* held() const { return array_.ptr(); }
 
  private:
   using State = std::array<std::uint64_t, 3>;
+  using Digest = std::array<std::uint64_t, 4>;
   State state(const py::handle& tensor) const;
-  /// What an array of NumPy's holds, as bytes.
-  static py::object elements(const py::handle& array);
+  static Digest digest(const py::handle& array);
 
-  py::object tensor_;  ///< a weak reference
-  bool by_value_;
-  py::object elements_;  ///< empty for a tensor
+  py::object array_;  ///< a weak reference
+  bool is_tensor_, by_value_;
+  py::object elements_;  ///< empty for all of an array of NumPy's, and where a tensor's are not compared
   State state_{};
+  Digest digest_{};
 };
 
 }  // namespace kfusion::fuse

@@ -15,12 +15,14 @@ from .._spec import Spec, is_array
 from . import modules
 from .guards import Guard, values
 from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, IntArgument, is_float, is_int, number
+from .operands import may_be_looked_at
 from .sizes import NotTheSame, RecordedGraph, Shape, differing, filled, template
 from .structure import holds_arrays, leaves, walk
 from .tracer import Tracer
 from .values import Argument, Input, Written, place_of
 
-_MOST_COMPARED = 1024  # elements of an array of NumPy's that a call compares with those that a trace has seen
+_MOST_BYTES = 1 << 20  # of an array of NumPy's that calls compare with what a trace has seen
+_MOST_BYTES_OF_TENSORS = 1 << 16  # likewise; of larger ones torch counts the changes
 _MOST_ATTEMPTS = 6  # to record a trace for other sizes
 
 
@@ -44,7 +46,7 @@ class Prepared(NamedTuple):
     parameters: list[int]
     fill: Callable[[list[Any]], Any] | None
     calls: Sequence[Callable[..., Any]]
-    watched: list[tuple[Any, bool]]
+    watched: list[tuple[Any, bool, Any]]
     inputs: Sequence[Input]
     written: list[tuple[int, str, list[tuple[int, int]] | None, bool]]
     made_of: Sequence[Any] = ()
@@ -242,9 +244,10 @@ def _made_of(tracer: Tracer, guards: Iterable[Guard]) -> list[Any]:
     return list(map(weakref.ref, named.values())) if is_computed else []
 
 
-def _watched(tracer: Tracer, guards: Iterable[Guard]) -> list[tuple[Any, bool]]:
+def _watched(tracer: Tracer, guards: Sequence[Guard]) -> list[tuple[Any, bool, Any]]:
     """The tensors of modules that are no inputs: views of them may be, or what was computed of all of them. A captured
-    array that nobody names was computed. And those of which a copy is the input, or whose elements were looked at.
+    array that nobody names was computed. And those of which a copy is the input, or whose elements were looked at, with
+    the elements that are compared.
     """
     found = {id(value): value for guard in guards for value in values(guard) if value is not None}
     named = found.keys()
@@ -252,19 +255,36 @@ def _watched(tracer: Tracer, guards: Iterable[Guard]) -> list[tuple[Any, bool]]:
     is_computed = any(id(a) not in named and id(getattr(a, "_base", None)) not in named for a in captured)
     tensors = [t for g in guards if modules.is_module(g.owner) for t in modules.tensors(g.owner, g.names)]
     known = set(map(id, captured))
-    by_value = [*(t for t in tracer.moved.values() if id(t) in named), *tracer.looked_at.values()]
-    by_value += _looked_at_by_numpy(found.values(), captured, tracer.meets_scalars)
-    return [(t, True) for t in by_value] + [(t, is_computed) for t in tensors if is_computed or id(t) not in known]
+    by_value = [(t, True, _elements(t)) for t in tracer.moved.values() if id(t) in named]
+    by_value += [(tensor, True, _elements(part)) for tensor, part in tracer.looked_at.values()]
+    by_value += [(array, True, None) for array in _looked_at_by_numpy(tracer, guards, found, captured)]
+    return by_value + [(t, is_computed, None) for t in tensors if is_computed or id(t) not in known]
 
 
-def _looked_at_by_numpy(named: Iterable[Any], captured: Sequence[Any], has_scalars: bool) -> list[Any]:
-    """Small arrays of NumPy's, which do not tell what the function asks them: those that are no operands. All of them
-    where operands are scalars, or arrays that nobody names, which may be computed of them.
+def _elements(tensor: Any) -> Any:
+    """A tensor's elements for NumPy, in its memory; None where there are many, or NumPy cannot read them."""
+    torch = sys.modules["torch"]
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.nbytes > _MOST_BYTES_OF_TENSORS:
+        return None
+    own = tensor.detach()
+    try:
+        return (own.view(torch.int16) if own.dtype is torch.bfloat16 else own).numpy()
+    except (TypeError, RuntimeError):
+        return None
+
+
+def _looked_at_by_numpy(
+    tracer: Tracer, guards: Sequence[Guard], named: Mapping[int, Any], captured: Sequence[Any]
+) -> list[Any]:
+    """Arrays of NumPy's that the function may look at. All of them where operands are scalars, or arrays that nobody
+    names, which may be computed of them.
     """
-    arrays = {id(v): v for v in named if type(v) is np.ndarray and v.size <= _MOST_COMPARED and not v.dtype.hasobject}
-    known = [x for a in captured if type(a) is np.ndarray for x in (id(a), id(a.base))]
-    is_computed = has_scalars or any(not {i, j} & arrays.keys() for i, j in zip(known[::2], known[1::2], strict=True))
-    return [v for i, v in arrays.items() if is_computed or i not in known]
+    arrays = {i: v for i, v in named.items() if type(v) is np.ndarray and v.nbytes <= _MOST_BYTES}
+    arrays = {i: v for i, v in arrays.items() if not v.dtype.hasobject}  # whose objects guards compare
+    known = [(id(a), id(a.base)) for a in captured if type(a) is np.ndarray]
+    if tracer.meets_scalars or any(not {i, j} & named.keys() for i, j in known):
+        return list(arrays.values())
+    return [arrays[i] for i in may_be_looked_at(guards, arrays, tracer.operands)]
 
 
 def _weak(array: Any) -> Any:

@@ -17,7 +17,7 @@ from . import memory
 from .nodes import Nodes
 from .number import Number, Program, is_integer, is_number, parameter_of, read
 from .sizes import RecordedGraph, is_size
-from .source import no_form, trace_error, user_frame
+from .source import Site, code_site, no_form, trace_error, user_frame
 from .values import Attempt, Input, Traced, Written, has_no_data, is_weak, place_of
 
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")  # which give for an int what they give for the float
@@ -36,7 +36,9 @@ class Inputs(Nodes):
         self.is_made: Callable[[Any], bool] = lambda array: False  # whether the traced function made an array itself
         self.to_write: Callable[[Any], Any] = lambda array: array  # the value of one that is to be written to
         self.moved: dict[int, Any] = {}  # captured arrays, by the ids of their copies on the arguments' device
-        self.looked_at: dict[int, Any] = {}  # tensors of outside whose elements decide on the graph, by id
+        # Tensors of outside whose elements decide on the graph, and which part of them does, by the id of that.
+        self.looked_at: dict[int, tuple[Any, Any]] = {}
+        self.operands: dict[int, set[Site]] = {}  # by the ids of captured arrays of NumPy's: where they were operands
         self.meets_scalars = False  # whether NumPy's scalars are among the operands, which may be of an array
         self.named_tensors: Callable[[], dict[int, tuple[str, Any]]] = dict  # those of modules, by id
         self.without_data: Callable[[Any], bool] = lambda array: False  # whether a tensor of no data may be an input
@@ -233,6 +235,8 @@ class Inputs(Nodes):
         return scalar if is_weak else self.add("cast", scalar, value.dtype.name)
 
     def _capture(self, array: Any, library: str) -> Traced:
+        if library == "numpy" and (site := code_site()) is not None:
+            self.operands.setdefault(id(array), set()).add(site)
         if id(array) not in self._captured:
             is_recorded = self.recorded is not None and id(array) in self.recorded.tensors
             if self._differentiates or is_recorded:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import linecache
 import os
 import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 # Frames of these packages are between the user's line and the tracer, never the user's.
@@ -67,6 +68,20 @@ def user_frame() -> FrameType | None:
             found = found or frame
         frame = frame.f_back
     return found
+
+
+Site = tuple[CodeType, int]  # an instruction: of which code, and its place there
+
+
+def code_site() -> Site | None:
+    """The instruction that runs in the innermost frame of no library's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and in_library(frame.f_globals):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    offsets = (i.offset for i in dis.get_instructions(frame.f_code))
+    return frame.f_code, max((offset for offset in offsets if offset <= frame.f_lasti), default=-1)
 
 
 def user_line() -> str:

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
-from . import guards
+from . import guards, parts
+from .advanced import Positions
 from .alone import alone
 from .contents import ABSENT, containers_in, contents, kinds, remembered, same, set_contents, surely
 from .objects import (
@@ -27,10 +28,11 @@ from .objects import (
     holds_traced,
     is_taken_apart,
 )
-from .source import NothingReturned, RandomDraw, SetsState, TraceError, trace_error
+from .source import NothingReturned, RandomDraw, SetsState, TraceError, message, trace_error
 from .structure import leaves
 
 _Made = TypeVar("_Made")
+_CLOCK = "{} computes with the time, or with what is another each time: every call would see the same"
 _HINT = "return it, or set it in a list, a dict or an attribute of an object with a `__dict__`"
 
 
@@ -146,7 +148,8 @@ def watched(
             except NothingReturned:
                 snapshot.require_no_values(function)
                 raise
-            if not (once := snapshot.changed(function)):
+            once = snapshot.changed(function)
+            if not once and not snapshot.changes_by_itself:
                 return made
             with Snapshot(roots, containers_among(arguments)) as again:
                 second = _tried(trace, again)
@@ -154,6 +157,7 @@ def watched(
                     _require_none(function, again.changed(function))
                 if second is None or not do_one_thing(made, second):
                     _require_none(function, once)
+                    raise RandomDraw(message(_CLOCK.format(function), "pass such a number as an argument", ""))
         return second
 
     context = contextvars.copy_context()
@@ -209,7 +213,10 @@ class Snapshot:
         self._turn = contextlib.ExitStack()
 
     def _look(self, roots: Iterable[Any], given: Iterable[Any]) -> None:
-        self._before = [(owner, kind, dict(held)) for owner in guards.owners(roots) for kind, held in _scopes(owner)]
+        reached = guards.reached(roots)
+        self.changes_by_itself = reached.changes_by_itself
+        self._positions = Positions(reached.values)
+        self._before = [(owner, kind, dict(held)) for owner in reached.owners for kind, held in _scopes(owner)]
         values = (value for _, _, held in self._before for value in held.values())
         given = list(given)
         self._given = set(map(id, given))
@@ -219,8 +226,10 @@ class Snapshot:
         """The places that hold something else, or containers that do.
 
         Raises:
-            TraceError: something of a trace is in a container that cannot be set in each call.
+            TraceError: something of a trace is in a container that cannot be set in each call, or an iterator is
+                advanced.
         """
+        self.require_same_positions()
         inside = {}
         for value, before in self._contents:
             if new := _new(before, contents(value)):
@@ -263,8 +272,19 @@ class Snapshot:
                 if _stands_for(value, before.get(name, ABSENT)):
                     Place(weakref.ref(owner), kind, name).set(before[name])
 
+    def require_same_positions(self) -> None:
+        """Raises RandomDraw where an iterator is elsewhere: what it gives next is gone."""
+        if moved := self._positions.moved():
+            what = f"a traced function advances {kinds(moved)}: every call would see the same values"
+            raise RandomDraw(message(what, "pass what it gives as an argument", ""))
+
     def restore(self) -> None:
-        """Everything is as it was."""
+        """Everything is as it was.
+
+        Raises:
+            RandomDraw: but for an iterator.
+        """
+        self.require_same_positions()
         for value, before in self._contents:
             if not same(before, contents(value)):
                 set_contents(value, before)
@@ -306,13 +326,13 @@ def _new(before: Any, after: Any) -> list[Any]:
 def _scopes(owner: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
     """The kinds of places that an object has, and what is in them, by name."""
     if not isinstance(owner, FunctionType):
-        yield "attribute", guards.attributes(owner)
+        yield "attribute", parts.attributes(owner)
         return
     code = owner.__code__
     yield "attribute", vars(owner)
     yield "global", {name: owner.__globals__[name] for name in guards.named_globals(owner)}
     cells = zip(code.co_freevars, owner.__closure__ or (), strict=True)
-    yield "cell", {name: value for name, cell in cells if (value := guards.contents_of(cell, ABSENT)) is not ABSENT}
+    yield "cell", {name: value for name, cell in cells if (value := parts.contents_of(cell, ABSENT)) is not ABSENT}
     yield "default", dict(enumerate(owner.__defaults__ or ()))
     yield "keyword default", owner.__kwdefaults__ or {}
 
@@ -325,7 +345,7 @@ def _set_attribute(owner: Any, name: str, value: Any) -> None:
         elif name in vars(owner):
             type.__delattr__(owner, name)
     elif isinstance(descriptor, MemberDescriptorType):
-        if value is not ABSENT or name in guards.attributes(owner):
+        if value is not ABSENT or name in parts.attributes(owner):
             descriptor.__delete__(owner) if value is ABSENT else descriptor.__set__(owner, value)
     else:
         _set_item(vars(owner), name, value)

@@ -32,6 +32,9 @@ _KINDS: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
 )
 
 
+_SHARED = (("random", "_inst"), ("numpy.random.mtrand", "_rand"))  # generators that everyone draws from
+
+
 def _of_gpus(generators: Sequence[Any]) -> list[bytes]:
     """None while a CUDA graph is recorded: then they cannot be read."""
     cuda = sys.modules["torch.cuda"]
@@ -79,7 +82,8 @@ def refused(function: str, trace: Callable[[Watch | None], _Trace], named: Itera
 
 def generators_among(named: Iterable[Any]) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Generators among values, each under a name of its own, with what gives its state."""
-    for number, value in enumerate(named):
+    shared = [getattr(sys.modules.get(module), name, None) for module, name in _SHARED]
+    for number, value in enumerate(v for v in named if not any(v is s for s in shared)):
         for library, kind, state in _KINDS:
             known = getattr(sys.modules.get(library), kind, None)
             if known is not None and isinstance(value, known):

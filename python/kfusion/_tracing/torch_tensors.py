@@ -333,10 +333,11 @@ class _Tensors:
             if (storage := _storage(tensor)) in self._own:
                 continue
             self._read.add(storage)
-            while id(tensor) in self._views:
-                tensor = self._views[id(tensor)].base
-            if self._is_named(tensor):
-                self._tracer.looked_at[id(tensor)] = tensor
+            base = tensor
+            while id(base) in self._views:
+                base = self._views[id(base)].base
+            if self._is_named(base):
+                self._tracer.looked_at[id(tensor)] = base, tensor
 
 
 def _is_transformed(args: Any, kwargs: Any) -> bool:

@@ -17,7 +17,8 @@ import numpy as np
 
 from .._graph import modules
 from .._graph.contents import changed, kinds, remembered
-from .._graph.guards import guarded, guards, named_modules, reachable, values
+from .._graph.guards import guarded, guards, named_modules, values
+from .._graph.guards import reached as reached_by_code
 from .._graph.heads import WholeProduct
 from .._graph.objects import Functional, Parts, PutTogether, TakenApart, holds
 from .._graph.reach import reached
@@ -135,7 +136,7 @@ def repeated(name: str, trace: Callable[[Attempt], _Traced], roots: Sequence[Any
                 if len(failed) > 1 or "torch.compiler" not in sys.modules:
                     raise failed[0] from None
 
-    return randomness.refused(name, traced, reachable(*roots))
+    return randomness.refused(name, traced, reached_by_code(roots).values)
 
 
 def _roots(function: Any, bound: inspect.BoundArguments) -> Iterator[tuple[str, Any]]:

@@ -1,0 +1,161 @@
+"""State that functions of Python, NumPy and torch tell when they are asked, and what changes by itself."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._spec import is_array
+from .code_names import Names
+
+# Functions without arguments that tell what is set, by their names, where they are.
+_TELLS = re.compile(r"^get_?(default|float|num_|deterministic|fastpath|err|print|buf)|_enabled$|^initial_seed$")
+_NOT_STATE = re.compile(r"^set|autocast|backend|file|compil")  # part of signatures, or other while a function is traced
+_OF_NAMESPACES = ("numpy", "torch", "torch.cuda", "torch.backends.cuda", "torch.backends.mha")
+_OF_PYTHON = {
+    "sys": ("getrecursionlimit",),
+    "os": ("getcwd", "getpid"),
+    "threading": ("get_ident", "get_native_id", "current_thread"),
+    "gc": ("isenabled",),
+}
+# Whose functions give something else each time.
+_BY_THEMSELVES = ("time", "datetime", "_datetime", "uuid", "secrets")
+_BY_THEMSELVES_NAMES = ("urandom", "getrandom", "memory_allocated", "memory_reserved", "mem_get_info")
+
+
+class Asked(NamedTuple):
+    """A function whose result decides, and what to call it with."""
+
+    function: Any
+    arguments: tuple[Any, ...] = ()
+
+
+@functools.lru_cache(maxsize=4)
+def _tellers(loaded: tuple[str, ...]) -> dict[str, list[Asked]]:
+    """By name: the functions of loaded libraries that tell what is set."""
+    found: dict[str, list[Asked]] = {}
+    for module in loaded:
+        scope = vars(sys.modules[module])
+        names = _OF_PYTHON.get(module) or [n for n in scope if _TELLS.search(n) and not _NOT_STATE.search(n)]
+        for name in names:
+            if _is_answered(scope.get(name)):
+                found.setdefault(name, []).append(Asked(scope[name]))
+    return found
+
+
+def _known() -> dict[str, list[Asked]]:
+    return _tellers(tuple(m for m in (*_OF_NAMESPACES, *_OF_PYTHON) if m in sys.modules))
+
+
+def answer_of(value: Any) -> list[Asked]:
+    """A function that is one of those, by whatever name."""
+    name = getattr(value, "__name__", None) if callable(value) else None
+    return [a for a in _known().get(name, ()) if a.function is value] if isinstance(name, str) else []
+
+
+def _is_answered(function: Any) -> bool:
+    """Whether it is a function that can be called without arguments."""
+    if not callable(function) or isinstance(function, type):
+        return False
+    try:
+        function()
+    except Exception:
+        return False
+    return True
+
+
+def asked(names: Names) -> Iterator[Asked]:
+    """What code asks by name."""
+    used = names.attributes | {path[0] for path in names.globals}
+    tellers = _known()
+    for name in used & tellers.keys():
+        yield from tellers[name]
+    if "getcontext" in used and "decimal" in sys.modules:
+        yield Asked(_decimals)
+
+
+def flags(names: Iterable[str]) -> Iterator[Asked]:
+    """Settings among the attributes of torch's backends."""
+    for module in [m for n, m in sys.modules.items() if n.startswith("torch.backends.")]:
+        for owner in (module, getattr(module, "matmul", None)):
+            is_plain = owner is None or type(owner) is ModuleType
+            yield from (Asked(getattr, (owner, n)) for n in names if not is_plain and _is_flag(owner, n))
+
+
+def _is_flag(owner: Any, name: str) -> bool:
+    try:
+        return not name.startswith("__") and isinstance(getattr(owner, name), (bool, int, str))
+    except Exception:
+        return False
+
+
+def environment(names: Names) -> list[Any]:
+    """The environment variables, where code asks for them by a function."""
+    used = names.attributes | {path[0] for path in names.globals}
+    return [os.environ] if used & {"getenv", "environ", "environb", "expandvars"} else []
+
+
+def changes_by_itself(value: Any) -> bool:
+    """Whether something gives something else each time it is asked, such as a clock."""
+    of = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    is_pythons = isinstance(value, (ModuleType, type)) or callable(value)
+    return is_pythons and of in _BY_THEMSELVES
+
+
+def names_what_changes_by_itself(names: Names) -> bool:
+    """Likewise of what code names."""
+    used = names.attributes | {path[0] for path in names.globals}
+    return not used.isdisjoint(_BY_THEMSELVES_NAMES) or not names.imports.isdisjoint(_BY_THEMSELVES)
+
+
+def subclasses(kind: Any) -> Any:
+    """Those of a class, by a weak reference to it."""
+    found = kind()
+    return found and found.__subclasses__()
+
+
+def is_loaded(module: str) -> bool:
+    """Whether a module of that name is there."""
+    return module in sys.modules
+
+
+# ---- what is compared by elements ----
+
+
+def elements(value: Any) -> Asked | None:
+    """What an array of objects, or memory that Python's own classes have, holds; None of others."""
+    if isinstance(value, np.ndarray):
+        return Asked(_objects, (weakref.ref(value),)) if value.dtype.hasobject else None
+    if isinstance(value, (bytes, np.generic)) or is_array(value) or not _is_memory(value):
+        return None
+    return Asked(_bytes, (weakref.ref(value) if type(value).__weakrefoffset__ else value,))
+
+
+def _is_memory(value: Any) -> bool:
+    if isinstance(value, (bytearray, memoryview)):
+        return True
+    array, ctypes = sys.modules.get("array"), sys.modules.get("_ctypes")
+    is_array = array is not None and isinstance(value, array.array)
+    return is_array or (ctypes is not None and isinstance(value, (ctypes._SimpleCData, ctypes.Structure, ctypes.Array)))
+
+
+def _objects(array: Any) -> Any:
+    found = array()
+    return None if found is None else found.tolist()
+
+
+def _bytes(value: Any) -> Any:
+    found = value() if isinstance(value, weakref.ref) else value
+    return None if found is None else bytes(memoryview(found))
+
+
+def _decimals() -> str:
+    return repr(sys.modules["decimal"].getcontext())
