@@ -58,6 +58,16 @@ def test_how_results_lie(layout, seed):
     assert [pair for pair in found if pair[1]] == []
 
 
+@pytest.mark.parametrize("weights", ["float16", "float32", "int64", "bool"])
+@pytest.mark.parametrize("dtype", ["bool", "int32", "float16", "float64"])
+def test_weighted_averages(dtype, weights):
+    """Integers and bools have float64, also beside weights of a narrower float."""
+    x, w = np.array([1, 0, 1], dtype), np.array([1, 3, 2]).astype(weights)
+    got, want = kf.fuse(lambda x, w: np.average(x, weights=w))(x, w), np.average(x, weights=w)
+    assert got.dtype == want.dtype
+    np.testing.assert_allclose(got, want, rtol=1e-3 if got.dtype == "float16" else 1e-7)
+
+
 def test_what_differs_is_said(monkeypatch):
     """A dtype, a value, and what is written to an operand."""
     (of_halves,) = [v for v in variations("numpy", "x + y") if str(v) == "x + y, x: float16 array, y: float32 0-dim"]

@@ -87,8 +87,9 @@ def _average(x: Any, axis: Any = None, weights: Any = None, returned: bool = Fal
     tracer = tracer_of(x, weights)
     assert tracer is not None
     x, weights = (tracer.lift(v if isinstance(v, Traced) else np.asarray(v), "numpy") for v in (x, weights))
+    if x._dtype not in FLOATS and weights._dtype != "bfloat16":
+        x = views.astype(x, "float64")  # which averages of integers and bools are, whatever their weights
     (x, weights), dtype = together([x, _weights_of(x, weights, axis)])
-    x, weights = (v if dtype in FLOATS else views.astype(v, "float64") for v in (x, weights))
     share = p.sum(weights, axis, keepdims)
     average = p.sum(x * weights, axis, keepdims) / share
     return narrow((average, views.broadcast_to(share, average.shape)) if returned else average, dtype)
