@@ -234,7 +234,8 @@ std::optional<Reason> Partition::edges_fit(int a, int b, Verdict& v) const {
     const Axes written = moved_axes(m.moved_a, span_[static_cast<std::size_t>(e.producer)]);
     if (span_of(*e.access, merged.domain, read) != written) return Reason::kDomainMismatch;
     const bool reduced_before = part(a).reduced != 0 && written == merged.kept() && read == merged.all();
-    merged.second_sweep |= reduced_before;
+    merged.second_sweep |=
+        reduced_before || (part(a).reduced != 0 && read == merged.kept() && rows_are_read(b, m.moved_b, merged));
   }
   // Also of siblings: sum(x) and softmax(x). A mean and the variance around it take one sweep.
   if (merged.whole && merged.second_sweep && passes(a, b, merged) > 1) return Reason::kReductionBarrier;
@@ -246,6 +247,16 @@ std::optional<Reason> Partition::edges_fit(int a, int b, Verdict& v) const {
     if (span != merged.all() && span != merged.kept()) return Reason::kMultipleConsumers;
   }
   return std::nullopt;
+}
+
+/// Whether elements of a part without a reduction read what will be a row's number once it has one.
+bool Partition::rows_are_read(int p, const MovedAxes& moved, const Part& merged) const {
+  if (part(p).reduced != 0) return false;
+  return std::ranges::any_of(part(p).nodes, [&](NodeId n) {
+    return moved_axes(moved, span_[at(n)]) == merged.all() && std::ranges::any_of(edges_into(n), [&](const Edge& e) {
+             return part_of(e.producer) == p && moved_axes(moved, span_[at(e.producer)]) == merged.kept();
+           });
+  });
 }
 
 std::vector<NodeId> Partition::nodes_of(const std::vector<int>& parts) const {

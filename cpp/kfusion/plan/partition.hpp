@@ -149,6 +149,7 @@ class Partition {
   std::optional<Reason> named_pair_allowed(NodeId producer, NodeId consumer) const;
   Verdict judge(int a, int b, Verdict v);
   std::optional<Reason> edges_fit(int a, int b, Verdict& v) const;  ///< also says how v.merged sweeps
+  bool rows_are_read(int p, const MovedAxes& moved, const Part& merged) const;
   std::vector<NodeId> nodes_of(const std::vector<int>& parts) const;
   int passes(int a, int b, const Part& merged) const;
   std::optional<std::string> missing(Pattern pattern, const std::vector<int>& parts) const;

@@ -16,9 +16,11 @@ namespace kfusion {
 namespace {
 
 /// Producers into consumers, epilogues of contractions included: for each consumer the largest value first.
-bool merge_vertically(const Graph& g, Partition& p) {
+bool merge_vertically(const Graph& g, Partition& p, Order order) {
   bool merged = false;
-  for (const NodeId n : p.order()) {
+  const std::vector<NodeId>& nodes = p.order();
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const NodeId n = nodes[order == Order::kBackward ? nodes.size() - 1 - i : i];
     check_interrupt();
     auto edges = p.edges_into(n);
     std::sort(edges.begin(), edges.end(), [&](const Edge& a, const Edge& b) {
@@ -115,15 +117,15 @@ Planning::Planning(Graph g, const Device& device, const PlanOptions& options, Sc
       plan_(folded_plan(std::move(g), scope)),
       partition_(plan_.graph, plan_.folded, device, options_) {}
 
-void Planning::merge(const std::vector<NodeId>& copies) {
+void Planning::merge(const std::vector<NodeId>& copies, Order order) {
   for (auto copy = copies.rbegin(); copy != copies.rend(); ++copy) merge_with_readers(*copy);
   if (scope_ != Scope::kEverything) {
     partition_.merge_across_stages(false);
-    merge_kernels();
+    merge_kernels(order);
   }
   if (scope_ == Scope::kWithinCalls) return;
   partition_.merge_across_stages(true);
-  merge_kernels();
+  merge_kernels(order);
   merge_siblings(plan_.graph, partition_, &apart_);
 }
 
@@ -151,9 +153,10 @@ Plan Planning::take_with_refusals() {
 }
 
 /// Until nothing changes: a merge can make room for another.
-void Planning::merge_kernels() {
+void Planning::merge_kernels(Order order) {
   const Graph& g = plan_.graph;
-  while (merge_vertically(g, partition_) || merge_siblings(g, partition_, nullptr) ||
+  if (order == Order::kShared) merge_siblings(g, partition_, nullptr);
+  while (merge_vertically(g, partition_, order) || merge_siblings(g, partition_, nullptr) ||
          merge_parts(plan_.folded, partition_) || merge_totals(g, partition_)) {
   }
   join_attention(g, plan_.folded, partition_);

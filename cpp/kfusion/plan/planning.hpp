@@ -21,6 +21,13 @@ enum class Scope : std::uint8_t {
   kWithinCalls,  ///< no calls share a kernel
 };
 
+/// Which values decide first which nodes share a kernel.
+enum class Order : std::uint8_t {
+  kForward,   ///< those that are read first; for each reader the largest
+  kBackward,  ///< those that are read last
+  kShared,    ///< those that several kernels read, then forward
+};
+
 /// Two readers of one value that are apart, for the report.
 struct Neighbours {
   NodeId first = 0, second = 0, shared = 0;
@@ -33,7 +40,7 @@ class Planning {
   Planning& operator=(const Planning&) = delete;
 
   /// Copies go to the readers that they were made for.
-  void merge(const std::vector<NodeId>& copies = {});
+  void merge(const std::vector<NodeId>& copies = {}, Order order = Order::kForward);
 
   std::optional<CopiedGraph> graph_with_copies() const { return with_copies(plan_.graph, partition_, plan_.folded); }
 
@@ -50,7 +57,7 @@ class Planning {
   Plan take_with_refusals();
 
  private:
-  void merge_kernels();
+  void merge_kernels(Order order);
   void merge_with_readers(NodeId copy);
   Case make_case(NodeId producer, NodeId consumer, Reason reason) const;
   void refuse(const Case& c, std::string text);

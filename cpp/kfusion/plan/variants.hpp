@@ -24,6 +24,7 @@ class Planner {
   Counted fused(const Counted& unfused) const;
 
  private:
+  Counted in_fastest_order(Counted chosen, const Counted& unfused) const;
   bool is_worth_unrolling(const Counted& chosen, const Counted& other) const;
   Counted plan_in_cells(const Graph& g, const Counted& unfused) const;
   Counted plan_with_copies(Graph g) const;
