@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
+import kfusion as kf
+from kfusion._graph.source import TraceError
 from state_reads import Case, differs
+from tracing import Traces
 
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.native
@@ -168,3 +172,48 @@ def test_settings(name):
 @pytest.mark.parametrize("name", LOOKED_AT)
 def test_elements(name):
     assert not differs(LOOKED_AT[name], torch.tensor(X) if name.startswith("torch") else np.array(X))
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_a_clock_around_what_draws(trains):
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).train(trains)
+    times = []
+
+    def timed(x):
+        start = time.perf_counter()
+        y = layer(x)
+        times.append(time.perf_counter() - start)
+        return y
+
+    def timed_alone(x):
+        time.perf_counter()
+        return layer(x)
+
+    x = torch.randn(2, 4, 8)
+    with pytest.raises(TraceError, match="time"):
+        kf.fuse(timed)(x)
+    y = kf.fuse(timed_alone)(x)
+    assert trains or torch.allclose(y, layer(x), atol=1e-5)
+
+
+def test_arrays_that_are_operands_alone_change_without_another_trace():
+    class Layer:
+        def __init__(self):
+            self.w, self.b, self.none, self.traces = np.ones((4, 4)), np.ones(4), None, Traces()
+
+        def __call__(self, x):
+            self.traces()
+            y = x.reshape(-1, self.w.shape[0]) @ self.w
+            if self.none is not None:
+                y = y + self.none
+            return np.maximum(y, self.b) * 2
+
+    layer, plain = Layer(), Layer()
+    fused = kf.fuse(layer)
+    for _ in range(4):
+        x = np.random.default_rng().normal(size=(3, 4))
+        np.testing.assert_allclose(fused(x), plain(x))
+        for known in (layer, plain):
+            known.w += 0.5
+            known.b -= 0.5
+    assert len(layer.traces) == 1

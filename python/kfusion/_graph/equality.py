@@ -6,6 +6,7 @@ import functools
 import re
 import sys
 import weakref
+from threading import local
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -75,4 +76,4 @@ def _parts(value: Any) -> list[Any] | None:
     if isinstance(value, weakref.ref):
         return [value()]
     held = attributes(value)
-    return [*held.keys(), *held.values()] if held else None
+    return [*held.keys(), *held.values()] if held or isinstance(value, local) else None
