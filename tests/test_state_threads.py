@@ -12,7 +12,8 @@ import pytest
 
 import kfusion as kf
 from kfusion._graph.contents import set_contents
-from kfusion._graph.objects import Functional, TakenApart
+from kfusion._graph.functional import Functional
+from kfusion._graph.objects import TakenApart
 from stateful import Holder, module_of
 
 pytestmark = pytest.mark.native

@@ -27,7 +27,8 @@ from ._graph.alone import alone
 from ._graph.appended import ReadsItems
 from ._graph.calls import Alike
 from ._graph.equality import do_one_thing
-from ._graph.objects import Functional, TakenApart
+from ._graph.functional import Functional
+from ._graph.objects import TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
 from ._graph.source import RandomDraw, SetsState
 from ._graph.state import SetPlaces, Snapshot, cannot_set, watched

@@ -1,5 +1,5 @@
 """Lists, dicts and objects among the arguments, such as a cache of keys and values, and whatever a function sets: taken
-apart before a call, put together for the function while it is traced, and given what the function sets after the call.
+apart before a call, put together for the function while it is traced (`functional.py`), and given what it sets after.
 
 A call `f(x, cache)` becomes `g(x, Parts)`: the attributes by name, with parts for the lists, dicts and objects that
 they hold. So an array in an object is an argument, and what else it holds decides which kernels run, as the arguments
@@ -18,28 +18,26 @@ from typing import Any, Protocol
 import numpy as np
 
 from .._spec import is_array
-from .appended import Appended, ReadsItems
-from .contents import changed, contents, kinds, remembered, same, set_contents, surely
-from .number import Computed, IntArgument, computed, is_int, is_number, registers
+from .appended import Appended
+from .contents import contents, set_contents, surely
+from .number import Computed, IntArgument, is_int, is_number, registers
 from .reach import reached
 from .sizes import is_size
-from .source import SetsState
-from .structure import ATOMS, blank, containers, foreign_library, is_plain_type, leaves, may_hold_results, walk
-from .values import Traced
+from .structure import ATOMS, foreign_library, is_plain_type, leaves, may_hold_results, walk
 
 _CONTAINERS = (list, dict, OrderedDict, defaultdict)
 
 
-class _Class:
+class ClassKey:
     """The key of an object's class among its parts."""
 
 
-class _Factory:
+class FactoryKey:
     """The key of what a defaultdict makes of a key that it does not have."""
 
 
 class Parts(dict[Any, Any]):
-    """An object's attributes by name, a list's items by number or a dict's by key; at _Class its class."""
+    """An object's attributes by name, a list's items by number or a dict's by key; at ClassKey its class."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,8 @@ class Whole:
 _WHOLES: dict[int, Whole] = {}  # of each number one: signatures name them by identity
 
 
-def _whole(number: int) -> Whole:
+def whole_of(number: int) -> Whole:
+    """The one `Whole` of a number."""
     return _WHOLES.setdefault(number, Whole(number))
 
 
@@ -151,7 +150,7 @@ class TakenApart:
         for number, items in returned.changed.items():
             whole = self._wholes[number]
             before, kept = contents(whole), {key for key, value in items.items() if _is_kept(value)}
-            if self._given[number][_Class] is Appended:
+            if self._given[number][ClassKey] is Appended:
                 new = [filled(v) for k, v in items.items() if k not in kept]
                 steps.append(functools.partial(whole.extend, iter(new)))  # which is at its end the second time
                 continue
@@ -167,7 +166,7 @@ class TakenApart:
     def _learn(self, number: int, before: Mapping[Any, Any], items: Mapping[Any, Any], kept: set[Any]) -> None:
         self._learned.counters |= {(number, key) for key in items.keys() - kept if is_int(before.get(key))}
         count = len(self._given[number]) - 1
-        if self._given[number][_Class] is list and len(items) > count and kept == set(range(count)):
+        if self._given[number][ClassKey] is list and len(items) > count and kept == set(range(count)):
             self._learned.appended.add(number)
 
     def _argument(self, value: Any) -> Any:
@@ -186,12 +185,12 @@ class TakenApart:
         self.has_objects = self.has_objects or kind not in _CONTAINERS
         number = self._numbers.setdefault(id(value), len(self._wholes))
         if number < len(self._wholes):
-            return _whole(number)
+            return whole_of(number)
         self._wholes.append(value)
-        made = Parts({_Class: kind} | ({_Factory: value.default_factory} if kind is defaultdict else {}))
+        made = Parts({ClassKey: kind} | ({FactoryKey: value.default_factory} if kind is defaultdict else {}))
         self._given.append(made)
         if kind is list and number in self._learned.appended - self._learned.read:
-            made[_Class] = Appended
+            made[ClassKey] = Appended
             self.hides_items = True
             return made
         for key, item in contents(value).items():
@@ -222,166 +221,6 @@ class TakenApart:
             return walk(value, visit, enters=may_hold_results, is_leaf=is_form)
 
         return filled
-
-
-class Functional:
-    """A function that returns what another one sets: in its arguments, and in places, whose values come before them.
-    `has_out`: callers give arrays for its results, which what it sets must not become.
-    """
-
-    def __init__(
-        self,
-        function: Any,
-        name: str,
-        signature: inspect.Signature,
-        places: Sequence[Place] = (),
-        *,
-        has_out: bool = False,
-    ) -> None:
-        self.__wrapped__ = function
-        self.__name__ = name
-        self.places = places
-        self._has_out = has_out
-        first = [inspect.Parameter(f"_{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(len(places))]
-        self.__signature__ = signature.replace(parameters=[*first, *signature.parameters.values()])
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        together = PutTogether((args, kwargs))
-        made = list(map(together.made_of, args))
-        named = {name: together.made_of(value) for name, value in kwargs.items()}
-        count = len(self.places)
-        with ValuesInPlaces(self.places, made[:count]) as values:
-            result = self.__wrapped__(*made[count:], **named)
-        if others := changed(together.copies):
-            raise SetsState(self.__name__, what=kinds(others))
-        returned = together.returned(result, values.found)
-        if self._has_out and together.sets_values:
-            what = f"kfusion.{self.__name__}: out= is for results, and it sets other arrays beside them"
-            raise ValueError(f"{what}: call it without out=")
-        return returned
-
-
-class ValuesInPlaces:
-    """While it is entered, values stand in places. `found` are those that are there at the end, by number, where they
-    are others.
-    """
-
-    def __init__(self, places: Sequence[Place], values: Sequence[Any]) -> None:
-        self._places, self._values = places, values
-        self._before: list[Any] = []
-        self.found: dict[int, Any] = {}
-
-    def __enter__(self) -> ValuesInPlaces:
-        self._before = [place.value() for place in self._places]
-        for place, value in zip(self._places, self._values, strict=True):
-            place.set(value)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        now = [place.value() for place in self._places]
-        for place, value in zip(self._places, self._before, strict=True):
-            place.set(value)
-        pairs = enumerate(zip(now, self._values, strict=True))
-        self.found = {number: value for number, (value, given) in pairs if value is not given}
-
-
-class PutTogether:
-    """Objects made of parts, for a function that is traced. `copies`: of other lists and dicts, in which calls can set
-    nothing, and what is in them.
-    """
-
-    def __init__(self, call: tuple[Any, Any] = ((), {})) -> None:
-        self.copies: list[tuple[Any, dict[Any, Any]]] = []
-        self._call = call
-        self._values: dict[int, Any] = {}  # that it returns or sets, by id
-        self.sets_values = False  # beside arguments
-        self._made: list[Any] = []
-        self._before: list[dict[Any, Any]] = []
-
-    def returned(self, result: Any, placed: Mapping[int, Any]) -> Any:
-        """The function's result, and what it changed in objects and set in places. The result itself where there are
-        none.
-        """
-        if not self._made and not placed:
-            return result
-        result = self._numbered(result, is_set=False)
-        changed = {}
-        for number, (made, before) in enumerate(zip(self._made, self._before, strict=True)):
-            if type(made) is Appended and made.is_read:
-                raise ReadsItems(number)
-            after = contents(made)
-            if not same(before, after):
-                kept = {key for key in after if key in before and after[key] is before[key]}
-                changed[number] = {k: _whole(-1) if k in kept else self._numbered(v) for k, v in after.items()}
-        set_in_places = {n: self._numbered(v) for n, v in placed.items()}
-        values = list(self._values.values())
-        if not values:  # a function of arrays computes something
-            self.sets_values = True
-            values = [v for v in leaves(self._call) if is_traced(v)][:1]
-        return Returned(tuple(values), result, changed, set_in_places)
-
-    def made_of(self, argument: Any) -> Any:
-        """An argument with objects in place of parts; itself where it has none."""
-        if type(argument) is IntArgument:
-            return int(argument)
-        parts: list[Any] = []
-
-        def visit(_: str, leaf: Any) -> Any:
-            if isinstance(leaf, (Parts, Whole)):
-                parts.append(leaf)
-            return self._one(leaf)
-
-        made = walk(argument, visit, is_leaf=lambda v: isinstance(v, Parts))
-        if not parts:
-            return argument
-        numbered = set(map(id, self._made))
-        self.copies += remembered(v for v in containers(made) if id(v) not in numbered)
-        return made
-
-    def _one(self, value: Any) -> Any:
-        if isinstance(value, Whole):
-            return self._made[value.number]
-        if not isinstance(value, Parts):
-            return value
-        number = len(self._made)
-        made = Appended(number) if value[_Class] is Appended else blank(value[_Class])
-        if _Factory in value:
-            made.default_factory = value[_Factory]
-        self._made.append(made)
-        self._before.append(contents(made))
-        if type(made) is Appended:
-            return made
-        items = {key: item for key, item in value.items() if key not in (_Class, _Factory)}
-        self._before[number] = {key: self.made_of(item) for key, item in items.items()}
-        set_contents(made, self._before[number])
-        return made
-
-    def _numbered(self, value: Any, *, is_set: bool = True) -> Any:
-        """With a form for what calls put there; what is set, and not returned, are arguments and numbers themselves."""
-        numbers = {id(made): number for number, made in enumerate(self._made)}
-
-        def test(v: Any) -> bool:
-            return id(v) in numbers or is_traced(v) or (is_set and is_number(v))
-
-        def leaf(_: str, v: Any) -> Any:
-            if id(v) in numbers:
-                return _whole(numbers[id(v)])
-            if is_traced(v):
-                given = self._arguments.get(id(v), -1) if is_set else -1
-                self.sets_values = self.sets_values or (is_set and given < 0)
-                return Value(self._number(v)) if given < 0 else Given(given)
-            return computed(v) if is_set and is_number(v) else v
-
-        return walk(value, leaf, enters=lambda v: may_hold_results(v) and holds(v, test), is_leaf=test)
-
-    def _number(self, value: Any) -> int:
-        self._values.setdefault(id(value), value)
-        return list(self._values).index(id(value))
-
-    @functools.cached_property
-    def _arguments(self) -> dict[int, int]:
-        """By id what stands for arrays of the call, and their numbers."""
-        return {id(v): v._tracer.number_of(v) for v in leaves(self._call) if isinstance(v, Traced)}
 
 
 def is_taken_apart(value: Any) -> bool:

@@ -15,7 +15,8 @@ from .._spec import is_array
 from . import asked, modules, parts
 from .asked import Asked
 from .code_names import Names, names_of
-from .objects import Functional, Key
+from .functional import Functional
+from .objects import Key
 from .source import in_library, is_installed
 from .structure import ATOMS
 

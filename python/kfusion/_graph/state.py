@@ -2,7 +2,7 @@
 
 While it is traced, what it can reach is looked at before and after. What it sets to a value of the trace, or in each of
 two traces, is a `Place`: from then on the function is called as one of what is in its places, which returns what is to
-be there (`objects.Functional`).
+be there (`functional.Functional`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from . import guards, parts
 from .advanced import Positions
 from .alone import alone
 from .contents import ABSENT, containers_in, contents, kinds, remembered, same, set_contents, surely
+from .functional import Functional
 from .objects import (
-    Functional,
     Key,
     Learned,
     TakenApart,

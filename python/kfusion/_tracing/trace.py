@@ -17,10 +17,11 @@ import numpy as np
 
 from .._graph import modules
 from .._graph.contents import changed, kinds, remembered
+from .._graph.functional import Functional, PutTogether
 from .._graph.guards import guarded, guards, named_modules, values
 from .._graph.guards import reached as reached_by_code
 from .._graph.heads import WholeProduct
-from .._graph.objects import Functional, Parts, PutTogether, TakenApart, holds
+from .._graph.objects import Parts, TakenApart, holds
 from .._graph.reach import reached
 from .._graph.sizes import RecordedGraph
 from .._graph.source import NothingReturned, SetsState, TraceError, message, raised_line, trace_error

@@ -1,0 +1,176 @@
+"""Functions that return what others set, in arguments and places: what is traced of a function with state."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .appended import Appended, ReadsItems
+from .contents import changed, contents, kinds, remembered, same, set_contents
+from .number import IntArgument, computed, is_number
+from .objects import ClassKey, FactoryKey, Given, Parts, Place, Returned, Value, Whole, holds, is_traced, whole_of
+from .source import SetsState
+from .structure import blank, containers, leaves, may_hold_results, walk
+from .values import Traced
+
+
+class Functional:
+    """A function that returns what another one sets: in its arguments, and in places, whose values come before them.
+    `has_out`: callers give arrays for its results, which what it sets must not become.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        name: str,
+        signature: inspect.Signature,
+        places: Sequence[Place] = (),
+        *,
+        has_out: bool = False,
+    ) -> None:
+        self.__wrapped__ = function
+        self.__name__ = name
+        self.places = places
+        self._has_out = has_out
+        first = [inspect.Parameter(f"_{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(len(places))]
+        self.__signature__ = signature.replace(parameters=[*first, *signature.parameters.values()])
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        together = PutTogether((args, kwargs))
+        made = list(map(together.made_of, args))
+        named = {name: together.made_of(value) for name, value in kwargs.items()}
+        count = len(self.places)
+        with ValuesInPlaces(self.places, made[:count]) as values:
+            result = self.__wrapped__(*made[count:], **named)
+        if others := changed(together.copies):
+            raise SetsState(self.__name__, what=kinds(others))
+        returned = together.returned(result, values.found)
+        if self._has_out and together.sets_values:
+            what = f"kfusion.{self.__name__}: out= is for results, and it sets other arrays beside them"
+            raise ValueError(f"{what}: call it without out=")
+        return returned
+
+
+class ValuesInPlaces:
+    """While it is entered, values stand in places. `found` are those that are there at the end, by number, where they
+    are others.
+    """
+
+    def __init__(self, places: Sequence[Place], values: Sequence[Any]) -> None:
+        self._places, self._values = places, values
+        self._before: list[Any] = []
+        self.found: dict[int, Any] = {}
+
+    def __enter__(self) -> ValuesInPlaces:
+        self._before = [place.value() for place in self._places]
+        for place, value in zip(self._places, self._values, strict=True):
+            place.set(value)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        now = [place.value() for place in self._places]
+        for place, value in zip(self._places, self._before, strict=True):
+            place.set(value)
+        pairs = enumerate(zip(now, self._values, strict=True))
+        self.found = {number: value for number, (value, given) in pairs if value is not given}
+
+
+class PutTogether:
+    """Objects made of parts, for a function that is traced. `copies`: of other lists and dicts, in which calls can set
+    nothing, and what is in them.
+    """
+
+    def __init__(self, call: tuple[Any, Any] = ((), {})) -> None:
+        self.copies: list[tuple[Any, dict[Any, Any]]] = []
+        self._call = call
+        self._values: dict[int, Any] = {}  # that it returns or sets, by id
+        self.sets_values = False  # beside arguments
+        self._made: list[Any] = []
+        self._before: list[dict[Any, Any]] = []
+
+    def returned(self, result: Any, placed: Mapping[int, Any]) -> Any:
+        """The function's result, and what it changed in objects and set in places. The result itself where there are
+        none.
+        """
+        if not self._made and not placed:
+            return result
+        result = self._numbered(result, is_set=False)
+        changed = {}
+        for number, (made, before) in enumerate(zip(self._made, self._before, strict=True)):
+            if type(made) is Appended and made.is_read:
+                raise ReadsItems(number)
+            after = contents(made)
+            if not same(before, after):
+                kept = {key for key in after if key in before and after[key] is before[key]}
+                changed[number] = {k: whole_of(-1) if k in kept else self._numbered(v) for k, v in after.items()}
+        set_in_places = {n: self._numbered(v) for n, v in placed.items()}
+        values = list(self._values.values())
+        if not values:  # a function of arrays computes something
+            self.sets_values = True
+            values = [v for v in leaves(self._call) if is_traced(v)][:1]
+        return Returned(tuple(values), result, changed, set_in_places)
+
+    def made_of(self, argument: Any) -> Any:
+        """An argument with objects in place of parts; itself where it has none."""
+        if type(argument) is IntArgument:
+            return int(argument)
+        parts: list[Any] = []
+
+        def visit(_: str, leaf: Any) -> Any:
+            if isinstance(leaf, (Parts, Whole)):
+                parts.append(leaf)
+            return self._one(leaf)
+
+        made = walk(argument, visit, is_leaf=lambda v: isinstance(v, Parts))
+        if not parts:
+            return argument
+        numbered = set(map(id, self._made))
+        self.copies += remembered(v for v in containers(made) if id(v) not in numbered)
+        return made
+
+    def _one(self, value: Any) -> Any:
+        if isinstance(value, Whole):
+            return self._made[value.number]
+        if not isinstance(value, Parts):
+            return value
+        number = len(self._made)
+        made = Appended(number) if value[ClassKey] is Appended else blank(value[ClassKey])
+        if FactoryKey in value:
+            made.default_factory = value[FactoryKey]
+        self._made.append(made)
+        self._before.append(contents(made))
+        if type(made) is Appended:
+            return made
+        items = {key: item for key, item in value.items() if key not in (ClassKey, FactoryKey)}
+        self._before[number] = {key: self.made_of(item) for key, item in items.items()}
+        set_contents(made, self._before[number])
+        return made
+
+    def _numbered(self, value: Any, *, is_set: bool = True) -> Any:
+        """With a form for what calls put there; what is set, and not returned, are arguments and numbers themselves."""
+        numbers = {id(made): number for number, made in enumerate(self._made)}
+
+        def test(v: Any) -> bool:
+            return id(v) in numbers or is_traced(v) or (is_set and is_number(v))
+
+        def leaf(_: str, v: Any) -> Any:
+            if id(v) in numbers:
+                return whole_of(numbers[id(v)])
+            if is_traced(v):
+                given = self._arguments.get(id(v), -1) if is_set else -1
+                self.sets_values = self.sets_values or (is_set and given < 0)
+                return Value(self._number(v)) if given < 0 else Given(given)
+            return computed(v) if is_set and is_number(v) else v
+
+        return walk(value, leaf, enters=lambda v: may_hold_results(v) and holds(v, test), is_leaf=test)
+
+    def _number(self, value: Any) -> int:
+        self._values.setdefault(id(value), value)
+        return list(self._values).index(id(value))
+
+    @functools.cached_property
+    def _arguments(self) -> dict[int, int]:
+        """By id what stands for arrays of the call, and their numbers."""
+        return {id(v): v._tracer.number_of(v) for v in leaves(self._call) if isinstance(v, Traced)}
