@@ -48,6 +48,8 @@ BODIES = {
     "an object that it makes": "c.last = C(); c.last.h = x * 2; return x + 1",
     "the object itself": "c.me = c; c.h = x * 2; return x + 1",
     "the argument": "c.last = x; return x + 1",
+    "beside the object in the result": "c.n += 1; return x * 2, c.n, c",
+    "the object in a dict": "c.n += 1; c.named['k'] = {'c': c, 'x': x}; return x * 2",
     "a view": "c.last = x[1:]; return x + 1",
     "a constant array": "c.last = np.arange(3.0); return x + 1",
     "None": "c.h = None if c.h is not None else x * 2; return x + 1",

@@ -218,7 +218,7 @@ class TakenApart:
         def filled(value: Any) -> Any:
             if not is_form(value) and not holds(value, is_form):
                 return value
-            return walk(value, visit, enters=may_hold_results, is_leaf=is_form)
+            return walk(value, visit, enters=lambda v: may_hold_results(v) and holds(v, is_form), is_leaf=is_form)
 
         return filled
 
