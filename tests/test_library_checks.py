@@ -224,6 +224,15 @@ def test_every_pair_of_dtypes(name, rng):
             torch.testing.assert_close(got, want, rtol=bound, atol=bound * 1e-4, equal_nan=True)
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (3, 4)])
+@pytest.mark.parametrize("index", [torch.tensor(0), torch.tensor([0])], ids=["no axes", "one"])
+def test_index_select_keeps_the_axis(shape, index):
+    x = torch.randn(shape)
+    got, want = kf.fuse(lambda x, i: torch.index_select(x, 0, i))(x, index), torch.index_select(x, 0, index)
+    assert got.shape == want.shape
+    assert torch.equal(got, want)
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_results_share_no_memory(library, rng):
     """Not with arguments, nor with each other; an argument that was written to comes back itself."""

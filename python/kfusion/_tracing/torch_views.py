@@ -123,6 +123,8 @@ def _select(input: Any, dim: int, index: int) -> Any:
 
 @named("index_select")
 def _index_select(input: Any, dim: int, index: Any) -> Any:
+    index = input._tracer.lift(index, "torch")
+    index = index if index.ndim > 0 else views.reshape(index, (1,))  # the axis stays
     return contractions.taken(input, index, dim, "index_select")
 
 
