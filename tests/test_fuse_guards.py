@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
+import sys
+import threading
 import types
 import weakref
 from typing import Any
@@ -228,3 +230,46 @@ def test_what_is_guarded():
     assert found.keys() == {f, HELPER}
     assert set(found[f].names) == {"FACTOR", "HELPER", "len", "np"}
     assert list(guards.values(found[f]))[-1] == closed
+
+
+@pytest.mark.parametrize("scope", ["vars(c)", "c.__dict__", "dir(c)"])
+def test_an_attribute_that_is_looked_for_in_a_dict(scope, x):
+    c = types.FunctionType((lambda: None).__code__, {})
+    f = kf.fuse(eval(f"lambda x: x * (c.k if 'k' in {scope} else 1)", {"c": c}))
+    other = type("C", (), {})()
+    g = kf.fuse(eval(f"lambda x: x * (c.k if 'k' in {scope} else 1)", {"c": other}))
+    for value in (None, 3, None, 4):
+        for owner, fused in ((c, f), (other, g)):
+            vars(owner).pop("k", None)
+            if value is not None:
+                owner.k = value
+            np.testing.assert_array_equal(fused(x), x * (value or 1))
+
+
+def test_threads_trace_while_functions_are_asked_for_what_is_set(x):
+    memory = bytearray(1)
+
+    def f(x):
+        return x * FACTOR + memory[0] + len(np.geterr()) - 4  # both are asked by functions written in Python
+
+    fused, interval = kf.fuse(f), sys.getswitchinterval()
+    wrong: list[Any] = []
+
+    def call(number: int) -> None:
+        for i in range(150):
+            if number == 0:
+                set_global(FACTOR=i + 2)
+            if not set(fused(np.ones(1)).tolist()) <= {float(n) for n in range(2, 152)}:
+                wrong.append(i)
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(4)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
+    np.testing.assert_array_equal(fused(x), x * 151)

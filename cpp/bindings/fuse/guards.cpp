@@ -390,31 +390,49 @@ bool Environment::is_dead() const {
          std::ranges::any_of(values_, &Remembered::is_dead);
 }
 
-std::uint64_t Guards::number() {
+// Functions that are asked for what is set may let other threads run, which change the list: no lock is held then.
+
+std::shared_ptr<const Environment> Guards::at(std::size_t place) const {
   const std::lock_guard lock(mutex_);
-  const auto found = std::ranges::find_if(known_, [](const auto& e) { return e->holds(); });
-  if (found == known_.end()) return kUnknown;
-  std::rotate(known_.begin(), found, found + 1);
-  return known_.front()->number();
+  return place < known_.size() ? known_[place] : nullptr;
+}
+
+void Guards::put_first(const std::shared_ptr<const Environment>& e) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = std::ranges::find(known_, e); found != known_.end())
+    std::rotate(known_.begin(), found, found + 1);
+}
+
+std::uint64_t Guards::number() {
+  for (std::size_t i = 0; const auto e = at(i); ++i) {
+    if (!e->holds()) continue;
+    if (i > 0) put_first(e);
+    return e->number();
+  }
+  return kUnknown;
+}
+
+std::uint64_t Guards::next_number() {
+  const std::lock_guard lock(mutex_);
+  return ++last_number_;
 }
 
 bool Guards::update(const py::handle& list) {
   std::vector<Guard> guards = read_all(list);
+  if (const auto first = at(0); first && first->guards(guards) && first->holds()) return false;
+  const auto fresh = std::make_shared<const Environment>(std::move(guards), next_number());
   Environments removed;  // their objects die without the lock
   const std::lock_guard lock(mutex_);
-  if (!known_.empty() && known_.front()->guards(guards) && known_.front()->holds()) return false;
-  Environments kept;
-  for (auto& e : known_) (e->is_dead() || kept.size() + 1 == kMostEnvironments ? removed : kept).push_back(e);
-  kept.insert(kept.begin(), std::make_shared<const Environment>(std::move(guards), ++last_number_));
+  Environments kept{fresh};
+  for (auto& e : known_) (e->is_dead() || kept.size() == kMostEnvironments ? removed : kept).push_back(e);
   known_.swap(kept);
   removed.swap(kept);
   return true;
 }
 
 std::shared_ptr<const Environment> Guards::held(std::uint64_t number) {
-  const std::lock_guard lock(mutex_);
-  const bool is_current = !known_.empty() && known_.front()->number() == number && known_.front()->holds();
-  return is_current ? known_.front() : nullptr;
+  auto first = at(0);
+  return first && first->number() == number && first->holds() ? first : nullptr;
 }
 
 void Guards::clear() {

@@ -94,6 +94,10 @@ class Guards {
   }
 
  private:
+  std::shared_ptr<const Environment> at(std::size_t place) const;  ///< nullptr behind the last
+  void put_first(const std::shared_ptr<const Environment>&);
+  std::uint64_t next_number();
+
   mutable Mutex mutex_;
   Environments known_;  ///< the one that held last comes first
   std::uint64_t last_number_ = kUnknown;

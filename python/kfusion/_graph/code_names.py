@@ -26,9 +26,9 @@ class Names(NamedTuple):
     """What code names: globals, closure variables and attributes of whatever object; and the globals and attributes
     that it sets (`written`, `stored`).
 
-    `imports` are modules that it imports itself. `asked` are attributes that may be missing: it asks for them, or
-    handles errors. `reads_any`: it reads attributes whose names it puts together, or has from elsewhere;
-    `reads_any_global`: globals, too. `writes_text`: of whatever object.
+    `imports` are modules that it imports itself. `asked` are attributes that may be missing: it asks for them, handles
+    errors, or looks for them in `vars(x)`. `reads_any`: it reads attributes whose names it puts together, or has from
+    elsewhere; `reads_any_global`: globals, too. `writes_text`: of whatever object.
     """
 
     globals: frozenset[Path]
@@ -81,6 +81,7 @@ def names_of(code: CodeType) -> Names:
         imports |= {c for c in constants if type(c) is str}
     opnames = [i.opname for i in instructions]
     handles = sum(n in ("PUSH_EXC_INFO", "SETUP_FINALLY") for n in opnames) > opnames.count("WITH_EXCEPT_START")
+    reads_any = None in given or not _BY_ANY_NAME.isdisjoint(named | _loaded(instructions))
     return Names(
         frozenset(paths),
         frozenset(cells),
@@ -88,8 +89,8 @@ def names_of(code: CodeType) -> Names:
         frozenset(written),
         frozenset(stored),
         frozenset(imports),
-        frozenset(attributes if handles else filter(None, given)),
-        None in given or not _BY_ANY_NAME.isdisjoint(named | _loaded(instructions)),
+        frozenset(attributes if handles or reads_any else filter(None, given)),
+        reads_any,
         not _ANY_GLOBAL.isdisjoint(named),
         not _WRITES_TEXT.isdisjoint(named | attributes) or any(n.startswith(("FORMAT", "CONVERT_V")) for n in opnames),
     )
