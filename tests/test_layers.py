@@ -17,6 +17,7 @@ LAYERS = (
         "_donation",
         "_files",
         "_json",
+        "_llvm",
         "_progress",
         "_schema",
         "_tables",

@@ -136,7 +136,7 @@ class PutTogether:
         if not isinstance(value, Parts):
             return value
         number = len(self._made)
-        made = Appended(number) if value[ClassKey] is Appended else blank(value[ClassKey])
+        made: Any = Appended(number) if value[ClassKey] is Appended else blank(value[ClassKey])
         if FactoryKey in value:
             made.default_factory = value[FactoryKey]
         self._made.append(made)

@@ -227,14 +227,15 @@ class Search:
             of_class = {n for scope in scopes for n in scope if not n.startswith("__")}
             self._look(held, of_class | _own(held.value).keys())
         if isinstance(held.value, type) and "__subclasses__" in self._names:
-            self._todo += (kind for kind in held.value.__subclasses__() if id(kind) not in self._met)
+            below: list[type] = type.__subclasses__(held.value)
+            self._todo += (kind for kind in below if id(kind) not in self._met)
             self._ask([Asked(asked.subclasses, (weakref.ref(held.value),))])
         maybe = self._names if "__getattr__" in held.names else self._maybe
         held.names.update(n for n in maybe if not n.startswith("__"))
 
     def _look(self, held: Held, wanted: set[str]) -> None:
         own = _own(held.value)
-        kinds = [] if isinstance(held.value, ModuleType) else parts.classes(held.value)
+        kinds: list[type] = [] if isinstance(held.value, ModuleType) else parts.classes(held.value)
         if "__class__" in self._names:
             self._todo += [kind for kind in kinds if id(kind) not in self._met and parts.is_own_class(kind)]
         for name in sorted({n for scope in (own, *map(vars, kinds)) for n in scope.keys() & wanted} - held.seen):
