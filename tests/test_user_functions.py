@@ -542,3 +542,33 @@ def test_gradients_that_would_be_none_are_refused() -> None:
         kf.fuse(lambda x: Unmaterialized.apply(x)[0] * 3)(x)
     with torch.no_grad():
         torch.testing.assert_close(kf.fuse(lambda x: Unmaterialized.apply(x)[0] * 3)(x), x * 3)
+
+
+SCALE = 1.0
+
+
+class ScaledBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return x * 2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.by = SCALE
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.by * scaled_by(SCALE)
+
+
+def scaled_by(scale):
+    return scale + 1
+
+
+def test_globals_of_backward_are_looked_at_in_each_call(monkeypatch):
+    fused = kf.fuse(lambda x: ScaledBackward.apply(x) + 1)
+    for scale in (1.0, 5.0, 1.0, 7.0):
+        monkeypatch.setitem(globals(), "SCALE", scale)
+        x = torch.arange(3.0, requires_grad=True)
+        fused(x).sum().backward()
+        assert x.grad.tolist() == [scale * (scale + 1)] * 3

@@ -22,6 +22,8 @@ from .structure import ATOMS
 
 PLAIN = (FunctionType, MethodType, ModuleType, type)
 _ABSENT = object()
+# Methods that calls of modules and of torch.autograd.Function run.
+_OF_TORCH = ("forward", "backward", "vjp", "setup_context")
 # Methods that operators, statements and built-in functions call.
 _IMPLICIT = {n for n in dir(operator) if n.startswith("__") and callable(getattr(operator, n)) and n != "__loader__"}
 _IMPLICIT |= {f"__r{n.strip('_')}__" for n in _IMPLICIT} | {
@@ -85,7 +87,7 @@ class Search:
         self.asked: dict[Any, Asked] = {}
         self.places: dict[Key, None] = {}  # that are arguments
         self.changes_by_itself = False  # something that is asked, such as a clock
-        self._names = {"forward", *_IMPLICIT}  # attributes that code reads, or calls run
+        self._names = {*_OF_TORCH, *_IMPLICIT}  # attributes that code reads, or calls run
         self._maybe: set[str] = set()  # attributes that may be missing
         self.reads_any = False  # attributes by names that do not stand in the code
         self._asks_backends = False
