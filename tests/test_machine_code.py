@@ -6,6 +6,7 @@ import concurrent.futures
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -114,6 +115,19 @@ class TestObjects:
         for length in range(len(whole)):
             with pytest.raises(RuntimeError, match="refused"):
                 _core.load_object(whole[:length])
+
+    def test_code_that_is_not_in_memory(self):
+        """Its functions have no addresses; constants are there."""
+        text = "@c = constant i32 7\n" + TEXT
+        facts = _core.host_facts()
+        whole = bytearray(_llvm.compile_object(text, facts["triple"], facts["cpu"], facts["features"]))
+        (sections_at,), (count,) = struct.unpack_from("<Q", whole, 40), struct.unpack_from("<H", whole, 60)
+        in_memory, executable = 2, 4
+        for flags_at in (sections_at + 64 * i + 8 for i in range(count)):
+            (flags,) = struct.unpack_from("<Q", whole, flags_at)
+            struct.pack_into("<Q", whole, flags_at, flags & ~in_memory if flags & executable else flags)
+        with pytest.raises(RuntimeError, match="a function is not in memory"):
+            _core.load_object(bytes(whole))
 
     def test_mutations(self, rng):
         """Each is refused or loads; sanitizers see what is read or written outside of it."""

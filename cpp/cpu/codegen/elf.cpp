@@ -163,6 +163,7 @@ void Object::read_symbols() {
     if (!is_function) continue;
     require((section(entry.section).flags & kExecutable) != 0, "a function is no code");
     require(entry.value < section(entry.section).bytes, "a function lies outside of its section");
+    require(symbols_.back() != kNowhere, "a function is not in memory");
     functions_.push_back({name, symbols_.back()});
   }
 }
