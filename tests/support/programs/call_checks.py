@@ -78,13 +78,13 @@ def require_as_before(held: Any, arrays: Sequence[Any], before: Sequence[bytes],
     assert [np.asarray(x.detach() if isinstance(x, torch.Tensor) else x).tobytes() for x in arrays] == list(before), (
         "an argument has changed"
     )
-    now = vars(held) if isinstance(held, (forms.Held, forms.Box)) else held
-    fresh = form.held(arrays)
-    for one, other in zip(_leaves(now), _leaves(vars(fresh) if now is not held else fresh), strict=True):
+    for one, other in zip(_leaves(held), _leaves(form.held(arrays)), strict=True):
         assert one is other, "an argument holds something else"
 
 
 def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (forms.Held, forms.Box, SimpleNamespace)):
+        value = vars(value)
     if isinstance(value, (tuple, list, dict)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _leaves(item)
@@ -174,6 +174,8 @@ class CallRunner(Runner):
             error = 2 * values[i].error + 1e-13 * values[i].top if i < len(values) else 0.0
             require_same(g, w, f"{what}, result {i}", error)
         spoil(got, scopes[1]["TABLE"])
+        if program.form.sets:  # of what is set itself, the function that is not fused sees that, too
+            spoil([w for w in want if any(w is x for x in _leaves([states(scopes[0]), other]))], scopes[0]["TABLE"])
 
 
 def _array(x: np.ndarray) -> np.ndarray:
