@@ -45,6 +45,10 @@ ONCE_WRONG = {
         "p = torch.softmax(v, -1)",
         "r = p @ z, v",
     ),
+    "a factor that one kernel stores and another computes again": (
+        "v = torch.tanh(x[:, :1, :1]) * (y.mT.to(wide) * 30)",
+        "r = torch.softmax(v, -1).to(x.dtype)",
+    ),
 }
 
 

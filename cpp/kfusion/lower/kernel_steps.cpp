@@ -26,13 +26,19 @@ Step step(StepKind kind, const Node& node, NodeId id, DType from) {
 Steps::Steps(const Plan& plan, const Group& group, const Space& space, Kernel& k)
     : plan_(plan), g_(plan.graph), group_(group), space_(space), k_(k) {
   const auto is_half_type = [&](NodeId n) { return is_half(g_[n].dtype); };
-  if (std::ranges::none_of(group.stores, is_half_type)) return;
-  std::unordered_set<NodeId> reduced;
+  if (std::ranges::none_of(group.nodes, is_half_type)) return;
+  const auto is_stored_here = [&](NodeId n) { return std::ranges::find(group.stores, n) != group.stores.end(); };
+  const auto is_stored_wide = [&](NodeId n) {
+    const bool is_element = kind(g_[n].op) == OpKind::kMap || kind(g_[n].op) == OpKind::kCast;
+    return is_element && !is_half_type(n) && is_stored_here(n);
+  };
+  std::unordered_set<NodeId> exact;  // what reductions are of, and elements that are stored with all their digits
   for (auto n = group.nodes.rbegin(); n != group.nodes.rend(); ++n)
-    if (work(*n).kind == WorkKind::kReduce || reduced.contains(*n))
-      for (const Access& a : work(*n).reads) reduced.insert(a.base);
-  for (const NodeId n : group.stores)
-    if (is_half_type(n) && reduced.contains(n)) reduced_as_stored_.insert(n);
+    if (work(*n).kind == WorkKind::kReduce || exact.contains(*n) || is_stored_wide(*n))
+      for (const Access& a : work(*n).reads) exact.insert(a.base);
+  for (const Group& any : plan.groups)
+    for (const NodeId n : any.stores)
+      if (is_half_type(n) && space.spans.contains(n) && (!is_stored_here(n) || exact.contains(n))) as_stored_.insert(n);
 }
 
 void Steps::add_all() {
@@ -220,10 +226,11 @@ int Steps::argument(Axes span, const Access& a) {
   return source.op == Op::iota ? operand(StepKind::kIota, iotas_, seen) : operand(StepKind::kLoad, loads_, seen);
 }
 
-/// What the kernel goes on with: rounded where it stores the value and reduces it.
+/// What the kernel goes on with: rounded where what it stores is reduced or goes into wider values that it stores, and
+/// where another kernel stores the value.
 int Steps::as_read(NodeId n) {
   const int i = step_of(n);
-  if (!reduced_as_stored_.contains(n)) return unstored(i);
+  if (!as_stored_.contains(n)) return unstored(i);
   if (k_.steps[at(i)].kind == StepKind::kCast) return i;
   const auto [known, is_new] = rounded_.try_emplace(n, i);
   if (is_new) known->second = cast(g_[n].dtype, DType::kFloat32, i);
