@@ -132,7 +132,7 @@ def is_loaded(module: str) -> bool:
 
 def elements(value: Any) -> Asked | None:
     """What an array of objects, or memory that Python's own classes have, holds; None of others."""
-    if isinstance(value, np.ndarray):
+    if issubclass(type(value), np.ndarray):  # a trace's values say that they are: another thread may trace
         return Asked(_objects, (weakref.ref(value),)) if value.dtype.hasobject else None
     if isinstance(value, (bytes, np.generic)) or is_array(value) or not _is_memory(value):
         return None

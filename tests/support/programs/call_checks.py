@@ -102,7 +102,7 @@ def spoil(value: Any, named: Any) -> None:
     for x in [value] if not isinstance(value, (tuple, list)) else value:
         if isinstance(x, np.ndarray) and x.flags.writeable and not np.shares_memory(x, named):
             x[...] = 77
-        elif isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() != named.untyped_storage().data_ptr():
+        elif isinstance(x, torch.Tensor) and _storage(x) != _storage(named):
             x.detach().fill_(77)
 
 
@@ -173,9 +173,32 @@ class CallRunner(Runner):
         for i, (g, w) in enumerate(zip(got, want, strict=True)):
             error = 2 * values[i].error + 1e-13 * values[i].top if i < len(values) else 0.0
             require_same(g, w, f"{what}, result {i}", error)
-        spoil(got, scopes[1]["TABLE"])
-        if program.form.sets:  # of what is set itself, the function that is not fused sees that, too
-            spoil([w for w in want if any(w is x for x in _leaves([states(scopes[0]), other]))], scopes[0]["TABLE"])
+        set_there = list(_leaves([states(scopes[0]), other])) if program.form.sets else []
+        for g, w in zip(got, want, strict=True):
+            shared = [x for x in set_there if _share(w, x)]
+            if not shared:
+                spoil(g, scopes[1]["TABLE"])
+            elif all(w is x for x in shared) and _is_writable(w):  # views that are set are copies
+                spoil(g, scopes[1]["TABLE"])
+                spoil(w, scopes[0]["TABLE"])
+
+
+def _share(x: Any, y: Any) -> bool:
+    """Whether both are arrays of one memory."""
+    if isinstance(x, np.ndarray) and isinstance(y, np.ndarray):
+        return x is y or np.may_share_memory(x, y)
+    return isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and _storage(x) == _storage(y)
+
+
+def _storage(x: torch.Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _is_writable(x: Any) -> bool:
+    """Whether it is an array to which users can write: not one that is broadcast."""
+    if isinstance(x, np.ndarray):
+        return x.flags.writeable
+    return isinstance(x, torch.Tensor) and 0 not in (s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1)
 
 
 def _array(x: np.ndarray) -> np.ndarray:
