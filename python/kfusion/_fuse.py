@@ -199,6 +199,12 @@ class FusedFunction(_core.FusedCallable):
         with heads.of_options(self._options):
             return through_jax.attempted(function, (args, kwargs), lambda f: trace(f, *args, **kwargs))
 
+    def _foreign(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any, message: str) -> Any:
+        """A call with an array of a kind that kernels do not take, for C++; `message` says so."""
+        if not foreign_calls.libraries_of(args, kwargs):
+            raise TypeError(message)
+        return foreign_calls.run(self, args, kwargs, out, stream)
+
     def _taken_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any) -> Any:
         """A call with objects among its arguments or arrays that are no memory, or of a function that sets something
         beside its results, for C++.
