@@ -26,14 +26,15 @@ std::vector<Plan> rival_plans(const Graph& g, const Device& device, const PlanOp
   const Counted unfused = unfused_plan(g, device, options);
   const Graph whole = prepared(g, options);
   std::vector<Plan> plans;
-  plans.push_back(Planner(whole, device, options).fused(unfused).take());
+  plans.push_back(Planner(whole, device, options).fused(unfused, false).take());
   for (const Executor* e : options.executors) {
     if (!takes_operations(e, plans[0])) continue;
     PlanOptions without = options;
     std::erase(without.executors, e);
-    Counted other = Planner(whole, device, without).fused(unfused);
+    Counted other = Planner(whole, device, without).fused(unfused, false);
     if (other.runs()) plans.push_back(std::move(other).take());
   }
+  plans.push_back(Planner(whole, device, options).fused(unfused).take());
   return plans;
 }
 

@@ -56,7 +56,7 @@ Counted Planner::plan(Scope scope) const {
   return Counted(std::move(planning));
 }
 
-Counted Planner::fused(const Counted& unfused) const {
+Counted Planner::fused(const Counted& unfused, bool in_any_order) const {
   Graph g = simple_graph(Scope::kEverything);
   const bool names_kernels = !options_.allow.empty() || !options_.forbid.empty();
   if (auto masked = names_kernels ? std::nullopt : with_masks_pushed(g)) g = simplify(std::move(*masked));
@@ -84,7 +84,7 @@ Counted Planner::fused(const Counted& unfused) const {
     for (const SumsOf what : {SumsOf::kProducts, SumsOf::kRows})
       consider(with_partial_sums(g, what, device_),
                [&](const Counted& other) { return saves_time(other) && has_kernels_for_partial_sums(other.plan()); });
-  if (!names_kernels) chosen = in_fastest_order(std::move(chosen), unfused);
+  if (in_any_order && !names_kernels) chosen = in_fastest_order(std::move(chosen), unfused);
   for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
     if (chosen.exceeds(unfused)) chosen = plan(scope);
   return chosen;
@@ -100,7 +100,8 @@ Counted Planner::in_fastest_order(Counted chosen, const Counted& unfused) const 
     Counted other(std::move(planning));
     const bool runs = options_.beyond_executors() || other.runs() || !chosen.runs();
     const bool is_allowed = !other.exceeds(unfused) && runs && has_kernels_for_partial_sums(other.plan());
-    if (is_allowed && (other.us() < kClearlyFaster * chosen.us() || chosen.exceeds(unfused))) chosen = std::move(other);
+    const bool is_faster = other.us() < kClearlyFaster * chosen.us() && other.is_faster_than(chosen);  // as measured
+    if (is_allowed && (is_faster || chosen.exceeds(unfused))) chosen = std::move(other);
   }
   return chosen;
 }

@@ -20,8 +20,8 @@ class Planner {
 
   Counted plan(Scope scope) const;
 
-  /// Never more bytes or kernels than `unfused`.
-  Counted fused(const Counted& unfused) const;
+  /// Never more bytes or kernels than `unfused`. `in_any_order`: the fastest of several orders of merging.
+  Counted fused(const Counted& unfused, bool in_any_order = true) const;
 
  private:
   Counted in_fastest_order(Counted chosen, const Counted& unfused) const;
