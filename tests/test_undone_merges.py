@@ -22,7 +22,7 @@ def most_lost(graph: kf.Graph, device: str) -> float:
 
 
 def test_merges_seldom_lose() -> None:
-    """Of these programs 5 are predicted to be faster with a pair apart; 7 where values are merged in one order only."""
+    """5 of these programs are predicted to be faster with a pair apart; 7 where values are merged in one order only."""
     lost = {}
     for seed in range(PROGRAMS):
         made = draw_program(Seeded(seed), LAYERS)

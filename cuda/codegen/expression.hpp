@@ -20,7 +20,7 @@ std::string with(std::string_view expression, std::span<const Meaning> meanings)
 /// A map or cast, of arguments as `value` names steps.
 std::string formula(const Step& s, const std::function<std::string(int)>& value);
 
-/// Of a reduction, as ops.def calls them: A; the accumulators `a` and `b` as one, or `a` and the element `x`.
+/// A reduction's names, as ops.def calls them: A; the accumulators `a` and `b` as one, or `a` and the element `x`.
 std::string accumulator(const Step& s);
 std::string combined(const Step& s, const std::string& a, const std::string& b);
 std::string with_element(const Step& s, const std::string& a, const std::string& x);

@@ -53,7 +53,7 @@ std::string Printer::iota(const Step& s, const std::string& inner) const {
   return "convert<" + compute_type(s.dtype) + ">(" + text + ")";
 }
 
-/// Of place == position: which of a vector's elements it is true of. Nothing for other steps.
+/// For place == position: the element of a vector of which it is true. Nothing for other steps.
 std::string Printer::which_of_vector(int i) const {
   const Step& equal = step(i);
   if (columns() || a_.inner.size() != 1 || equal.is.place < 0) return "";
@@ -123,7 +123,7 @@ void Printer::assign(int i, const std::string& value) {
   if (step(i).is.divisor) out_.line("values." + divisor_of(i) + " = " + divisor_type(i) + "(" + reference(i) + ");");
 }
 
-/// Of columns, lanes have row values of their own.
+/// Lanes of columns have row values of their own.
 bool Printer::shares_words(const Step& s) const {
   const auto is_constant = [this](int i) { return step(i).kind == StepKind::kConstant; };
   return s.is.random_block && (!columns() || (is_constant(s.arguments[1]) && is_constant(s.arguments[2])));

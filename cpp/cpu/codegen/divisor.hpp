@@ -14,7 +14,7 @@ class Divisor {
   /// By a float32, a number; written where its row begins.
   explicit Divisor(const Value& number);
 
-  /// Of registers together: one branch for all of them.
+  /// Divides several registers: one branch serves all of them.
   std::vector<Value> divide(const std::vector<Value>& x) const;
 
  private:

@@ -16,7 +16,7 @@ struct Part {
   std::optional<Number> count = {};
 };
 
-/// Of the first lanes, as many as count.
+/// A mask that is true in the first `count` lanes.
 std::string mask_of(const Number& count);
 
 class Elements {
@@ -29,7 +29,7 @@ class Elements {
   void compute_row(int sweep) { compute_numbers(Reach::kOfRow, sweep); }
   /// Registers of the elements that `wanted` steps have, and those that they are made of.
   void compute(const std::vector<int>& wanted, const Part& part);
-  /// Of a step, register j.
+  /// Register j of a step's value.
   const Value& value(int step, int j) const;
   void set_number(int step, const Value& number);
   const Value& number(int step) const { return numbers_[static_cast<std::size_t>(step)]; }

@@ -31,7 +31,7 @@ class Object {
   /// Throws BadObject. `file` must live as long as this.
   Object(std::string_view file, Machine machine);
 
-  /// Of the sections in memory, and of jumps to the functions that it calls.
+  /// Bytes of the sections in memory, and of jumps to the functions that it calls.
   std::size_t bytes() const { return bytes_; }
   /// Copies the sections to where they will stay, a page's start, and relocates them. Throws BadObject.
   void write(std::byte* to) const;

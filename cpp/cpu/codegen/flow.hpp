@@ -43,7 +43,7 @@ Condition operator==(const Number& a, const Number& b);
 Condition operator&&(const Condition& a, const Condition& b);
 Number choose(const Condition& c, const Number& yes, const Number& no);
 
-/// Of bytes.
+/// An address; offsets are in bytes.
 struct Pointer {
   std::string name;
 };

@@ -29,7 +29,7 @@ int lanes_of(const Kernel& k, const TargetFacts& target) {
   return target.vector_bytes / (wide ? 8 : 4);
 }
 
-/// Of float64 the squares are taken about the mean itself.
+/// Float64's squares are taken about the mean itself.
 bool takes_moments(const Kernel& k) {
   const auto is_float32 = [&](const Pair& p) {
     const auto of = [&](int s) { return compute_dtype(k.steps[static_cast<std::size_t>(s)].from); };

@@ -75,10 +75,10 @@ class Form {
   int stride(const Place& p, int axis) const { return p.first_integer + 1 + axis; }
   int constant(int c) const { return constants_ + c; }
 
-  /// Of the call: all but what parameters give.
+  /// The integers of a call: all but what parameters give.
   std::vector<std::int64_t> integers() const;
   std::int64_t rows() const;
-  /// Of an operand, each once.
+  /// Distinct elements of an operand.
   std::int64_t elements(const Place& p) const;
   std::int64_t cols() const { return extents_.back(); }
   const Extents& extents() const { return extents_; }

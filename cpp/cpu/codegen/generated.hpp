@@ -16,7 +16,7 @@ std::string why_not_generated(const Kernel& k);
 /// the functions do. Its code is compiled, or read from the disk, when it is first run.
 class GeneratedKernel {
  public:
-  /// Of a kernel that why_not_generated() says nothing of.
+  /// Takes a kernel for which why_not_generated() is empty.
   explicit GeneratedKernel(const Kernel& k);
   GeneratedKernel(GeneratedKernel&&) noexcept;
   GeneratedKernel& operator=(GeneratedKernel&&) noexcept;

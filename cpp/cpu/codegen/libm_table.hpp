@@ -5,7 +5,7 @@
 
 namespace kfusion::cpu::ir {
 
-/// Of doubles up to fmod; the others of floats.
+/// Functions of doubles up to fmod; the others take floats.
 enum class Libm {
   acos,
   acosh,

@@ -211,7 +211,7 @@ inline FloatVec look_up(const float (&table)[32], const Int32Vec& place) {
 
 // ---- rare cases and loops ------------------------------------------------------------------------------------------
 
-/// Of any lane.
+/// Whether any lane is true.
 template <int bytes>
 std::string any(const Mask<bytes>& m) {
   const int lanes = text().lanes();

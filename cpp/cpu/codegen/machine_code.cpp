@@ -53,7 +53,7 @@ std::string compiler_identity() {
 /// What the compiler is told beside the text and the target; another number where that changes.
 constexpr const char* kOptions = "LLVM 1";
 
-/// Of all that the object code depends on.
+/// Digest of all that the object code depends on.
 std::string key_of(const std::string& text, const ir::TargetFacts& target) {
   cache::Digest digest;
   digest.add(kOptions).add(compiler_identity()).add(target.triple).add(target.cpu).add(target.features);

@@ -6,7 +6,7 @@
 
 namespace kfusion::cpu::ir {
 
-/// Of n elements in each lane, p being the mean of k of them, n (mean - p)^2 is at most n / k times the squared
+/// With n elements in each lane and p the mean of k of them, n (mean - p)^2 is at most n / k times the squared
 /// distances from the mean: that is how much rounding errors grow.
 class RowMoments {
  public:

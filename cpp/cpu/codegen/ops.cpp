@@ -143,7 +143,7 @@ FloatVec round_to(DType half, const FloatVec& x) {
   return widen_half(half, narrow_half(half, x));
 }
 
-/// Of a compute type, in another one.
+/// Converts a value of a compute type to another one.
 template <class To>
 Vec<To> converted(const Value& x) {
   return with_compute_type(x.type, [&]<class From>(From) { return Vec<To>(Vec<From>(x.name)); });

@@ -35,13 +35,13 @@ Value broadcast(const Value& x);
 /// Throws std::logic_error where the row does not take the type.
 Value apply(Op op, DType type, std::span<const Value> arguments);
 
-/// The same of several registers, by arguments: a core has independent instructions at hand where the function is long.
+/// Applies an op to several registers: a core then has independent instructions at hand in long functions.
 std::vector<Value> apply(Op op, DType type, std::span<const std::vector<Value>> arguments);
 
 /// To another dtype, by the rules of reference/elements.hpp; to a half type: rounded to it, held as float32.
 Value cast(const Value& x, DType from, DType to);
 
-/// Of a register or a number as it lies in memory: its name has memory_type(memory).
+/// Takes a register or a number as it lies in memory: its name has memory_type(memory).
 Value widen(const Value& raw, DType memory);
 /// What is stored; half types are rounded.
 Value narrow(const Value& x, DType memory);

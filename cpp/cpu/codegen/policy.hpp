@@ -45,7 +45,7 @@ inline constexpr std::int64_t kShortestReducedRow = 64;
 inline constexpr int kFloatSums = 8;
 /// Longer ones leave the second-level cache between two sweeps.
 inline constexpr std::int64_t kLongestRow = 65536;
-/// As many rows, and threads share them.
+/// Fewest rows that threads share.
 inline constexpr std::int64_t kFewRows = 16;
 
 }  // namespace kfusion::cpu::ir

@@ -21,7 +21,7 @@ Int64Vec zipped(int half, int together, const Int64Vec& x, const Int64Vec& y) {
 
 using Registers = std::vector<Int64Vec>;
 
-/// Of whole blocks from `first` on.
+/// Words of whole blocks from `first` on.
 Registers words_of_blocks(const Int64Vec& first, const Int64Vec& stream, const Int64Vec& key) {
   const Int64Vec numbers(lane_numbers("i64", [](int lane) { return lane; })), low(0xffffffff);
   const RandomBlocks blocks((first >> 2) + numbers, stream, key);

@@ -93,7 +93,7 @@ struct Vec {
   template <int bytes>
   explicit Vec(const Mask<bytes>& m) : v(Vec(Vec<std::uint8_t>(m.v)).v) {}
 
-  /// Of another type's lanes, bit by bit.
+  /// Takes the bits of another type's lanes.
   template <class S>
   static Vec bits(const Vec<S>& x) {
     if constexpr (std::is_same_v<S, T>) return x;

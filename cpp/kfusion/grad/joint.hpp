@@ -23,7 +23,7 @@ namespace kfusion::grad {
 ///   view         nothing
 ///   call         more than all else: it may be random, or of any length
 ///
-/// Of half types, numbers of rows (the sum of a softmax) are kept only where backward does not compute again what they
+/// Half numbers of rows (a softmax's sum) are kept only where backward does not compute again what they
 /// are of: it may find other numbers (Loose), whose weights would not sum to 1.
 class Joint {
  public:

@@ -62,7 +62,7 @@ class Steps {
   Operands loads_, iotas_;
   std::vector<Strided> tables_;
   std::unordered_map<NodeId, int> step_;  ///< by node of the group, and by constant
-  /// Of half types: what others read beside sums of it has to be what was summed. A backward pass is given both.
+  /// Half values that go on rounded: what others read has to be what sums and wider values were made of.
   std::unordered_set<NodeId> as_stored_;
   std::unordered_map<NodeId, int> rounded_;  ///< by node of these: the step that rounds it
 };

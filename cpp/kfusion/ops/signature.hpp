@@ -29,7 +29,7 @@ struct SignatureInfo {
     return gives_bool() ? DType::kBool : gives == Gives::kCount && !is_float(t) ? DType::kInt64 : t;
   }
   constexpr bool gives_bool() const { return gives == Gives::kBool; }
-  /// Of a reduction: sums and products, whose accumulators may need more bits than elements; others choose.
+  /// Whether a reduction sums or multiplies, so that its accumulators may need more bits than elements.
   constexpr bool accumulates() const { return gives == Gives::kCount || becomes == Becomes::kFloat; }
 };
 

@@ -96,7 +96,7 @@ class EpiloguePrinter {
   bool is_sums(int store) const { return k_.stores[at(store)].parts > 0; }
   const Pick* pick_of(int reduction) const;
   void print_pick(const Pick& pick);
-  /// Of a pick, steps: the iota, and what it is compared with.
+  /// A pick's steps: the iota, and what it is compared with.
   int place_of(const Pick& p) const { return step(p.equal).arguments[at(step(p.equal).is.place)]; }
   int position_of(const Pick& p) const { return step(p.equal).arguments[at(1 - step(p.equal).is.place)]; }
   void print_state();

@@ -111,7 +111,7 @@ def changes_by_itself(value: Any) -> bool:
 
 
 def names_what_changes_by_itself(names: Names) -> bool:
-    """Likewise of what code names."""
+    """Whether code names such a thing."""
     used = names.attributes | {path[0] for path in names.globals}
     return not used.isdisjoint(_BY_THEMSELVES_NAMES) or not names.imports.isdisjoint(_BY_THEMSELVES)
 
