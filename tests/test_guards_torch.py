@@ -47,16 +47,16 @@ _ASKED = {
         "torch.set_num_threads(n)",
     ),
     "torch.is_autocast_enabled('cpu')": (
-        "a = torch.autocast('cpu', torch.bfloat16); a.__enter__()",
-        "a.__exit__(None, None, None)",
+        "torch.set_autocast_enabled('cpu', True)",
+        "torch.set_autocast_enabled('cpu', False)",
     ),
     "torch.is_autocast_cpu_enabled()": (
-        "a = torch.autocast('cpu', torch.bfloat16); a.__enter__()",
-        "a.__exit__(None, None, None)",
+        "torch.set_autocast_enabled('cpu', True)",
+        "torch.set_autocast_enabled('cpu', False)",
     ),
     "torch.get_autocast_dtype('cpu') is torch.float16": (
-        "a = torch.autocast('cpu', torch.float16); a.__enter__()",
-        "a.__exit__(None, None, None)",
+        "torch.set_autocast_enabled('cpu', True); torch.set_autocast_dtype('cpu', torch.float16)",
+        "torch.set_autocast_enabled('cpu', False); torch.set_autocast_dtype('cpu', torch.bfloat16)",
     ),
     "torch.is_anomaly_enabled()": (
         "torch.autograd.set_detect_anomaly(True)",
@@ -162,6 +162,16 @@ LOOKED_AT = {
 }
 
 X = [1.5, -2.0, 0.25]
+
+
+@pytest.fixture(autouse=True)
+def settings_as_before():
+    """Both programs change a setting, one after the other: what the second one finds is not what was there."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_default_device(None)
+    assert not torch.is_autocast_enabled("cpu")
 
 
 @pytest.mark.parametrize("name", ASKED)
