@@ -114,7 +114,7 @@ def test_a_captured_tensor_whose_graph_is_gone() -> None:
 
 
 class Config:
-    """Of a class whose attributes are looked up in a dict, and raise what that does."""
+    """Its class looks attributes up in a dict, and raises what that does."""
 
     def __init__(self, **known: Any) -> None:
         self.known = known

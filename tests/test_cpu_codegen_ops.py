@@ -134,7 +134,7 @@ def test_a_large_angle_changes_no_neighbour(name, isa, rng):
 
 @pytest.mark.parametrize("first", [0, 1, 4 * 2**40, -4, -7])
 def test_random_words(first, isa, rng):
-    """Of positions one after the other, a block at a time, and of any: as each position's own."""
+    """Words are each position's own: made a block at a time for positions in order, and for any positions."""
     dtypes, lanes = ["int64"] * 3, BYTES[isa] // 8
     x = first + np.arange(64 * lanes)
     for positions in (x, rng.permutation(x), x[::-1].copy(), np.where(rng.random(x.size) < 0.02, x + 1, x)):

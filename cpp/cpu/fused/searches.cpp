@@ -9,7 +9,7 @@ class Finder {
  public:
   explicit Finder(const FusedProgram& p) : p_(p) {}
 
-  /// Of positions that count elements.
+  /// The search that reduction `r` ends, where its positions count elements.
   const Search* hit(const Reduction& r) const {
     const auto found = std::ranges::find(p_.kernel.searches, r.step, &Search::reduction);
     if (found == p_.kernel.searches.end() || step(r.step).dtype != DType::kInt32) return nullptr;

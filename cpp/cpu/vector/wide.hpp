@@ -123,7 +123,7 @@ KF_INLINE DoubleVec cbrt(DoubleVec x) {
   const DoubleVec a = absolute(x), third(1. / 3), y = exp(log(a) * third), better = mad(a / (y * y) - y, third, y);
   return select(a == a + a, x, copysign(better, x));
 }
-/// The same to the bit for (y, x), as `kCommutes` says: the system's is not.
+/// Gives the same bits for (y, x), as `kCommutes` says: the system's function does not.
 KF_INLINE DoubleVec hypot(DoubleVec x, DoubleVec y) {
   const auto is_less = absolute(x) < absolute(y);
   return hypot_of_ordered(select(is_less, y, x), select(is_less, x, y));
