@@ -3,18 +3,17 @@
 #include <mutex>
 
 #include "cpu/codegen/machine_code.hpp"
+#include "cpu/platform.hpp"
 
 namespace kfusion::cpu {
 namespace {
 
 struct Left {
-  std::mutex mutex;
+  ForkSafeMutex mutex;
   std::map<std::string, std::int64_t> by_reason;
 };
-Left& left() {
-  static Left& all = *new Left;
-  return all;
-}
+
+Left& left_kernels = *new Left;  // made when the library is loaded, before anybody can fork
 
 std::variant<FusedKernel, GeneratedKernel, reference::InterpretedKernel> made(const Kernel& k) {
   if (loops_by() == LoopsBy::kInterpreted) return reference::InterpretedKernel(k);
@@ -22,8 +21,8 @@ std::variant<FusedKernel, GeneratedKernel, reference::InterpretedKernel> made(co
   const std::string why = can_compile() ? why_not_generated(k) : "no compiler";
   if (why.empty()) return GeneratedKernel(k);
   {
-    const std::lock_guard lock(left().mutex);
-    ++left().by_reason[why];
+    const std::lock_guard lock(left_kernels.mutex);
+    ++left_kernels.by_reason[why];
   }
   return FusedKernel(k);
 }
@@ -31,8 +30,8 @@ std::variant<FusedKernel, GeneratedKernel, reference::InterpretedKernel> made(co
 }  // namespace
 
 std::map<std::string, std::int64_t> left_to_compiled() {
-  const std::lock_guard lock(left().mutex);
-  return left().by_reason;
+  const std::lock_guard lock(left_kernels.mutex);
+  return left_kernels.by_reason;
 }
 
 LoopKernel::LoopKernel(const Kernel& k) : kernel_(made(k)) {}
