@@ -47,7 +47,7 @@ std::string identity_of(Op op, DType held) {
 
 }  // namespace
 
-RowReduction::RowReduction(const Form& form, int step) : form_(form), step_(step) {
+Reduction::Reduction(const Form& form, int step) : form_(form), step_(step) {
   const Step& s = form.kernel.steps[static_cast<std::size_t>(step)];
   argument_ = s.arguments[0];
   op_ = s.op;
@@ -55,6 +55,10 @@ RowReduction::RowReduction(const Form& form, int step) : form_(form), step_(step
   held_ = accumulator_of(op_, from_);
   lane_ = compute_type(held_);
   identity_ = identity_of(op_, held_);
+}
+
+RowReduction::RowReduction(const Form& form, int step) : Reduction(form, step) {
+  const Step& s = form.kernel.steps[static_cast<std::size_t>(step)];
   const bool is_shifted = s.pair >= 0 && form.kernel.pairs[static_cast<std::size_t>(s.pair)].second == step &&
                           form.kernel.pairs[static_cast<std::size_t>(s.pair)].kind == Pair::Kind::kShifted;
   by_chunks_ = is_shifted && op_ == Op::sum && from_ == DType::kFloat32;
@@ -88,7 +92,7 @@ std::string RowReduction::fold(std::vector<std::string> all,
   return all[0];
 }
 
-std::string RowReduction::lift(const Value& x) const {
+std::string Reduction::lift(const Value& x) const {
   const std::string from = vector_of(compute_type(from_));
   if (held_ == DType::kBool) {
     if (from_ == DType::kBool) return x.name;
@@ -100,7 +104,7 @@ std::string RowReduction::lift(const Value& x) const {
   return emit(op + from + " " + x.name + " to " + type());
 }
 
-std::string RowReduction::combine(const std::string& a, const std::string& b) const {
+std::string Reduction::combine(const std::string& a, const std::string& b) const {
   const auto by = [&](const char* op) { return emit(std::string(op) + " " + type() + " " + a + ", " + b); };
   const auto apply_both = [&](Op op) {
     const bool vector = text().lanes() > 1;
@@ -123,6 +127,18 @@ std::string RowReduction::combine(const std::string& a, const std::string& b) co
   }
 }
 
+Value Reduction::finished(std::string accumulator, const Number& count) const {
+  const auto all = [](const std::string& number) { return broadcast({number, DType::kFloat64, false}).name; };
+  const bool vector = text().lanes() > 1;
+  if (op_ == Op::mean) {
+    const std::string elements = emit("sitofp i64 " + count.name() + " to double");
+    accumulator = emit("fdiv " + type() + " " + accumulator + ", " + (vector ? all(elements) : elements));
+  }
+  const bool narrows = held_ == DType::kFloat64 && from_ == DType::kFloat32;
+  if (narrows) accumulator = emit("fptrunc " + type() + " " + accumulator + " to " + vector_of("float"));
+  return {accumulator, narrows ? DType::kFloat32 : held_, vector};
+}
+
 void RowReduction::take(Carry& carry, const Elements& elements, const Part& part) const {
   const std::string scalar = by_chunks_ ? "float" : lane_, lanes = vector_of(scalar);
   for (int j = 0; j < part.registers; ++j) {
@@ -142,6 +158,7 @@ Value RowReduction::finish(const Carry& carry, const Number& count) const {
   for (int j = 0; j < (by_chunks_ ? 1 : form_.registers); ++j)
     all.push_back(carry[first_ + static_cast<std::size_t>(j)].name);
   std::string lanes = fold(all, [this](const std::string& x, const std::string& y) { return combine(x, y); });
+  const std::string lanes_type = type();
   for (int half = form_.lanes / 2; half > 0; half /= 2) {
     std::string upper;
     for (int l = 0; l < form_.lanes; ++l)
@@ -149,14 +166,8 @@ Value RowReduction::finish(const Carry& carry, const Number& count) const {
     lanes = combine(lanes, emit("shufflevector " + type() + " " + lanes + ", " + type() + " poison, <" +
                                 std::to_string(form_.lanes) + " x i32> <" + upper + ">"));
   }
-  std::string number = emit("extractelement " + type() + " " + lanes + ", i64 0");
-  if (op_ == Op::mean) {
-    const std::string elements = emit("sitofp i64 " + count.name() + " to double");
-    number = emit("fdiv double " + number + ", " + elements);
-  }
-  const bool narrows = held_ == DType::kFloat64 && from_ == DType::kFloat32;
-  if (narrows) number = emit("fptrunc double " + number + " to float");
-  return {number, narrows ? DType::kFloat32 : held_, false};
+  const OneLane row;
+  return finished(emit("extractelement " + lanes_type + " " + lanes + ", i64 0"), count);
 }
 
 }  // namespace kfusion::cpu::ir

@@ -9,9 +9,32 @@
 
 namespace kfusion::cpu::ir {
 
-/// One reduction, of one accumulator a register. The order in which elements are combined depends on the row's length
-/// and the width of registers alone.
-class RowReduction {
+/// What accumulators of a reduction are and how they take elements.
+class Reduction {
+ public:
+  Reduction(const Form& form, int step);
+
+  int step() const { return step_; }
+
+ protected:
+  std::string type() const { return vector_of(lane_); }
+  std::string lift(const Value& x) const;
+  std::string combine(const std::string& a, const std::string& b) const;
+  /// Values of the step, from so many elements each; in vectors or, while OneLane lives, a number.
+  Value finished(std::string accumulator, const Number& count) const;
+
+  const Form& form_;
+  int step_, argument_;
+  Op op_;
+  DType from_;            ///< that elements are computed in
+  DType held_;            ///< of accumulators
+  std::string lane_;      ///< of an accumulator
+  std::string identity_;  ///< of a lane
+};
+
+/// A reduction of one accumulator a register. The order in which elements are combined depends on the row's length and
+/// the width of registers alone.
+class RowReduction : public Reduction {
  public:
   RowReduction(const Form& form, int step);
 
@@ -26,22 +49,10 @@ class RowReduction {
   /// The row's value, of so many elements.
   Value finish(const Carry& carry, const Number& count) const;
 
-  int step() const { return step_; }
-
  private:
-  std::string lift(const Value& x) const;
   std::string fold(std::vector<std::string> all,
                    const std::function<std::string(std::string, std::string)>& both) const;
-  std::string combine(const std::string& a, const std::string& b) const;
-  std::string type() const { return vector_of(lane_); }
 
-  const Form& form_;
-  int step_, argument_;
-  Op op_;
-  DType from_;            ///< that elements are computed in
-  DType held_;            ///< of accumulators
-  std::string lane_;      ///< of an accumulator
-  std::string identity_;  ///< of a lane
   bool by_chunks_ = false;
   std::size_t first_ = 0, chunk_ = 0;
 };
