@@ -11,61 +11,70 @@ Addresses::Addresses(const Form& form) : form_(form) {
       const Field of = p.stored ? Field::kStores : Field::kLoads;
       base_.push_back(p.is_iota() ? offset.name() : (pointer_at(field(of), p.array) + offset).name);
     }
-  row_ = base_;
-  if (form.outer_axes() == 0) return;
-  rows_ = room(8 * form.operands);
-  indices_ = room(8 * form.outer_axes());
+  first_ = row_ = base_;
+  rows_ = nest(0, form.row_axes, &Place::by_rows);
+  runs_ = nest(form.row_axes, form.axes - 1, &Place::by_runs);
 }
 
-std::vector<const Place*> Addresses::moved() const {
-  std::vector<const Place*> moved;
+Addresses::Nest Addresses::nest(int first, int end, bool Place::* moves) const {
+  Nest n{first, end};
+  if (first == end) return n;
   for (const Place* p : places_)
-    if (p->by_rows) moved.push_back(p);
-  return moved;
+    if (p->*moves) n.moved.push_back(p);
+  n.at = room(8 * form_.operands);
+  n.indices = room(8 * (end - first));
+  return n;
 }
 
-void Addresses::go_to(const Number& row) {
-  if (form_.outer_axes() == 0) return;
+void Addresses::go_to(const Nest& n, const std::vector<std::string>& from, const Number& index) {
+  if (n.first == n.end) return;
   std::vector<Number> at;
-  for (const Place* p : places_)
-    at.push_back(p->is_iota() ? Number(base_[number(*p)]) : address_of({base_[number(*p)]}));
-  Number left = row;
-  for (int axis = form_.outer_axes(); axis-- > 0;) {
-    const Number extent = integer(form_.extent(axis)), outer = axis == 0 ? Number(0) : quotient(left, extent);
-    const Number index = axis == 0 ? left : left - outer * extent;
-    put_number(index, indices_, axis);
-    for (const Place* p : moved()) at[number(*p)] = at[number(*p)] + index * integer(form_.stride(*p, axis));
+  for (const Place* p : places_) at.push_back(p->is_iota() ? Number(from[number(*p)]) : address_of({from[number(*p)]}));
+  Number left = index;
+  for (int axis = n.end; axis-- > n.first;) {
+    const bool last = axis == n.first;
+    const Number extent = integer(form_.extent(axis)), outer = last ? Number(0) : quotient(left, extent);
+    const Number along = last ? left : left - outer * extent;
+    put_number(along, n.indices, axis - n.first);
+    for (const Place* p : n.moved) at[number(*p)] = at[number(*p)] + along * integer(form_.stride(*p, axis));
     left = outer;
   }
-  for (const Place* p : moved()) put_number(at[number(*p)], rows_, p->number);
+  for (const Place* p : n.moved) put_number(at[number(*p)], n.at, p->number);
+}
+
+void Addresses::begin(const Nest& n, std::vector<std::string>& names) const {
+  for (const Place* p : n.moved)
+    names[number(*p)] = p->is_iota() ? number_at(n.at, p->number).name() : pointer_at(n.at, p->number).name;
 }
 
 void Addresses::begin_row() {
-  if (form_.outer_axes() == 0) return;
-  for (const Place* p : moved())
-    row_[number(*p)] = p->is_iota() ? number_at(rows_, p->number).name() : pointer_at(rows_, p->number).name;
+  begin(rows_, first_);
+  row_ = first_;
 }
 
-void Addresses::next_row() {
-  if (form_.outer_axes() > 0) next(form_.outer_axes() - 1);
-}
-
-void Addresses::next(int axis) {
-  for (const Place* p : moved())
-    put_number(number_at(rows_, p->number) + integer(form_.stride(*p, axis)), rows_, p->number);
-  if (axis == 0) return;
-  const Number index = number_at(indices_, axis) + 1, extent = integer(form_.extent(axis));
-  put_number(index, indices_, axis);
+void Addresses::next(const Nest& n, int axis) {
+  if (n.first == n.end) return;
+  for (const Place* p : n.moved)
+    put_number(number_at(n.at, p->number) + integer(form_.stride(*p, axis)), n.at, p->number);
+  if (axis == n.first) return;
+  const Number index = number_at(n.indices, axis - n.first) + 1, extent = integer(form_.extent(axis));
+  put_number(index, n.indices, axis - n.first);
   when(index == extent, [&] {
-    put_number(0, indices_, axis);
-    for (const Place* p : moved())
-      put_number(number_at(rows_, p->number) - extent * integer(form_.stride(*p, axis)), rows_, p->number);
-    next(axis - 1);
+    put_number(0, n.indices, axis - n.first);
+    for (const Place* p : n.moved)
+      put_number(number_at(n.at, p->number) - extent * integer(form_.stride(*p, axis)), n.at, p->number);
+    next(n, axis - 1);
   });
 }
 
 Number Addresses::step(const Place& p) const {
   return p.reach == Reach::kDense ? Number(p.item) : integer(form_.stride(p, form_.axes - 1));
+}
+
+Number Addresses::runs() const {
+  Number all = 1;
+  for (int axis = form_.row_axes; axis < form_.axes - 1; ++axis) all = all * integer(form_.extent(axis));
+  return all;
 }
 
 }  // namespace kfusion::cpu::ir

@@ -114,14 +114,17 @@ Value Elements::number_of(int s) const {
 void Elements::compute_numbers(Reach reach, int sweep) {
   for (std::size_t s = 0; s < values_.size(); ++s) {
     if (form_.reach(static_cast<int>(s)) != reach || step(static_cast<int>(s)).kind == StepKind::kReduce) continue;
-    if (form_.schedule().ready[s] != sweep) continue;
-    Value number;
-    {
-      const OneLane row;
-      number = number_of(static_cast<int>(s));
-    }
-    set_number(static_cast<int>(s), number);
+    if (form_.schedule().ready[s] == sweep) compute_number(static_cast<int>(s));
   }
+}
+
+void Elements::compute_number(int s) {
+  Value number;
+  {
+    const OneLane row;
+    number = number_of(s);
+  }
+  set_number(s, number);
 }
 
 void Elements::set_number(int s, const Value& number) {
@@ -133,17 +136,29 @@ void Elements::set_number(int s, const Value& number) {
 
 const Value& Elements::value(int s, int j) const {
   const std::vector<Value>& all = values_[static_cast<std::size_t>(s)];
-  return all[form_.varies(s) ? static_cast<std::size_t>(j) : 0];
+  return all[form_.is_vector(s) ? static_cast<std::size_t>(j) : 0];
 }
 
-void Elements::compute(const std::vector<int>& wanted, const Part& part) {
+std::vector<bool> Elements::needed_for(const std::vector<int>& wanted) const {
   std::vector<bool> needed(values_.size(), false);
   for (const int s : wanted) needed[static_cast<std::size_t>(s)] = true;
   for (std::size_t s = needed.size(); s-- > 0;)
     if (needed[s] && form_.varies(static_cast<int>(s)) && !kept_[s])
       for (const int a : step(static_cast<int>(s)).arguments) needed[static_cast<std::size_t>(a)] = true;
-  for (std::size_t s = 0; s < needed.size(); ++s)
-    if (needed[s] && form_.varies(static_cast<int>(s))) values_[s] = registers_of(static_cast<int>(s), part);
+  return needed;
+}
+
+void Elements::compute_run(const std::vector<int>& wanted) {
+  const std::vector<bool> needed = needed_for(wanted);
+  for (int s = 0; s < std::ssize(needed); ++s)
+    if (needed[static_cast<std::size_t>(s)] && form_.reach(s) == Reach::kOfRun) compute_number(s);
+}
+
+void Elements::compute(const std::vector<int>& wanted, const Part& part) {
+  const std::vector<bool> needed = needed_for(wanted);
+  for (int s = 0; s < std::ssize(needed); ++s)
+    if (needed[static_cast<std::size_t>(s)] && form_.is_vector(s))
+      values_[static_cast<std::size_t>(s)] = registers_of(s, part);
 }
 
 std::vector<Value> Elements::registers_of(int s, const Part& part) {
@@ -157,7 +172,7 @@ std::vector<Value> Elements::registers_of(int s, const Part& part) {
     for (int j = 0; j < part.registers; ++j) x.push_back(value(of.arguments[0], j));
     return divisors_[at(of.arguments[1])]->divide(x);
   }
-  const auto is_number = [&](int a) { return !form_.varies(a); };
+  const auto is_number = [&](int a) { return !form_.is_vector(a); };
   if (of.is.random_block && part.registers == kRegistersOfBlocks && is_number(of.arguments[1]) &&
       is_number(of.arguments[2])) {
     std::vector<Value> positions;

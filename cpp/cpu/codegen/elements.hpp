@@ -27,6 +27,8 @@ class Elements {
   /// as a number, and as a register of it.
   void compute_constants() { compute_numbers(Reach::kOnce, 0); }
   void compute_row(int sweep) { compute_numbers(Reach::kOfRow, sweep); }
+  /// Those of a run, that `wanted` steps are made of.
+  void compute_run(const std::vector<int>& wanted);
   /// Registers of the elements that `wanted` steps have, and those that they are made of.
   void compute(const std::vector<int>& wanted, const Part& part);
   /// Register j of a step's value.
@@ -45,6 +47,8 @@ class Elements {
  private:
   const Step& step(int s) const { return form_.kernel.steps[static_cast<std::size_t>(s)]; }
   void compute_numbers(Reach reach, int sweep);
+  void compute_number(int s);
+  std::vector<bool> needed_for(const std::vector<int>& wanted) const;
   bool is_rounded_by_store(int s) const;
   Value number_of(int s) const;
   std::vector<Value> registers_of(int s, const Part& part);

@@ -35,15 +35,29 @@ bool takes_moments(const Kernel& k) {
     const auto of = [&](int s) { return compute_dtype(k.steps[static_cast<std::size_t>(s)].from); };
     return p.kind == Pair::Kind::kCentred && of(p.first) == DType::kFloat32 && of(p.second) == DType::kFloat32;
   };
-  return k.kind == Pattern::kRows && !k.pairs.empty() && std::ranges::all_of(k.pairs, is_float32);
+  const auto has_another = [&](const Pair& p) {
+    return std::ranges::count(k.pairs, p.first, &Pair::first) + std::ranges::count(k.pairs, p.second, &Pair::second) >
+           2;
+  };
+  return k.kind != Pattern::kPointwise && !k.pairs.empty() && std::ranges::all_of(k.pairs, is_float32) &&
+         std::ranges::none_of(k.pairs, has_another);
+}
+
+bool goes_in_pieces(const Kernel& k) {
+  if (k.kind == Pattern::kPointwise || k.parts() > 0) return false;
+  return k.cols() > kLongestRow || (k.rows() < kFewRows && k.cols() > kPiece);
 }
 
 }  // namespace
+
+bool Form::takes_pairs() const { return in_pieces && !has_moments && kernel.cols() > kLongestRow; }
 
 Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
     : kernel(k), target(t), streams(past_caches), lanes(lanes_of(k, t)), extents_(joined(k.kept, k.reduced)) {
   if (extents_.empty()) extents_ = {1};
   axes = static_cast<int>(extents_.size());
+  const auto kept = static_cast<int>(k.kept.size());
+  row_axes = k.kind == Pattern::kPointwise ? axes - 1 : std::min(kept, axes - 1);
   constants_ = axes;
   int array = 0;
   for (const Operand& o : k.loads) loads.push_back(place(o, static_cast<int>(item_bytes(o.dtype)), array++, false));
@@ -55,6 +69,7 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
     stores.push_back(place(s.to, static_cast<int>(item_bytes(s.to.dtype)), array++, true));
   registers = registers_at_once(k, t);
   has_moments = takes_moments(k);
+  in_pieces = goes_in_pieces(k);
   for (const Step& s : k.steps) reach_.push_back(reach_of(s));
 }
 
@@ -75,9 +90,11 @@ Place Form::place(const Operand& o, int item, int array, bool stored) {
   p.first_integer = constants_;
   constants_ += 1 + axes;
   const Extents s = strides(p);
-  p.by_rows = !all_zero(s.begin(), s.end() - 1);
+  p.by_rows = !all_zero(s.begin(), s.begin() + row_axes);
+  p.by_runs = !all_zero(s.begin() + row_axes, s.end() - 1);
   p.reach = s.back() == item && !p.is_iota() ? Reach::kDense
             : s.back() != 0                  ? Reach::kStrided
+            : p.by_runs                      ? Reach::kOfRun
             : p.by_rows                      ? Reach::kOfRow
                                              : Reach::kOnce;
   return p;
@@ -111,7 +128,7 @@ std::int64_t Form::elements(const Place& p) const {
 
 std::int64_t Form::rows() const {
   std::int64_t n = 1;
-  for (int a = 0; a < outer_axes(); ++a) n *= extents_[static_cast<std::size_t>(a)];
+  for (int a = 0; a < row_axes; ++a) n *= extents_[static_cast<std::size_t>(a)];
   return n;
 }
 

@@ -33,8 +33,9 @@ using Function = void (*)(const Call*, std::int64_t row, std::int64_t last_row, 
 enum class Reach : std::uint8_t {
   kOnce,    ///< one for all of the kernel
   kOfRow,   ///< one for each row
-  kDense,   ///< neighbours in memory along the row
-  kStrided  ///< others along the row
+  kOfRun,   ///< one for each run: what a row of several axes has along the last of them
+  kDense,   ///< neighbours in memory along the run
+  kStrided  ///< others along the run
 };
 
 /// An operand of the kernel, or the numbers of an iota, with strides in bytes (of an iota: in numbers).
@@ -45,6 +46,7 @@ struct Place {
   bool stored = false;
   Reach reach = Reach::kDense;
   bool by_rows = false;   ///< it lies elsewhere in each row
+  bool by_runs = false;   ///< and in each run of a row
   int first_integer = 0;  ///< its offset, then its strides by axis
   int number = 0;         ///< among all operands of the kernel
   bool is_iota() const { return array < 0; }
@@ -58,17 +60,25 @@ class Form {
   const TargetFacts& target;
   bool streams;  ///< stores go past the caches
   int axes;
+  int row_axes;      ///< that rows lie along; the last axis is that of runs, and others count a row's runs
   int lanes;         ///< of all vectors
   int registers;     ///< that are taken at once: so many independent instructions follow each other
   bool has_moments;  ///< each pair of reductions is a mean and the squares about it, taken by one sweep
+  bool in_pieces;    ///< rows go by in pieces (pieces.hpp): they are long, or too few for the threads
   std::vector<Place> loads, iotas, tables, stores;
   int operands = 0;  ///< all of these
 
-  int outer_axes() const { return axes - 1; }
-  const Schedule& schedule() const { return has_moments ? kernel.paired : kernel.separate; }
+  int run_axes() const { return axes - 1 - row_axes; }
+  const Schedule& schedule() const { return has_moments || takes_pairs() ? kernel.paired : kernel.separate; }
+  /// Whether the second of a pair is taken of each piece before the next: all of a row would have left the cache.
+  bool takes_pairs() const;
   Reach reach(int step) const { return reach_[static_cast<std::size_t>(step)]; }
-  /// Whether each element has another one.
+  /// Whether elements of a run have others.
+  bool is_vector(int step) const { return reach(step) > Reach::kOfRun; }
+  /// Whether elements of a row have others.
   bool varies(int step) const { return reach(step) > Reach::kOfRow; }
+  /// Whether there is no less of a run than the registers that are taken at once.
+  bool begins_with_registers() const { return run_axes() == 0 && cols() >= std::int64_t{lanes} * registers; }
   /// Where Call::integers has them.
   int extent(int axis) const { return axis; }
   int offset(const Place& p) const { return p.first_integer; }
@@ -94,7 +104,8 @@ class Form {
   std::vector<Reach> reach_;  ///< by step
 };
 
-/// The text of the kernel, whose function is called "kernel".
+/// The functions that the text of the kernel defines, in the order in which they are run.
+std::vector<std::string> functions_of(const Form& form);
 std::string kernel_text(const Form& form);
 
 /// Why the generator does not take a kernel; empty where it does.

@@ -15,7 +15,7 @@ class MapText {
   void write() {
     text().libm = at_.field(Field::kLibm).name;
     elements_.compute_constants();
-    if (form_.outer_axes() == 0) return row();
+    if (form_.row_axes == 0) return row();
     at_.go_to(Number("%row"));
     for_each(Number("%row"), Number("%last_row"), 1, [this](const Number&) {
       at_.begin_row();

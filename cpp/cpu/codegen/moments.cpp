@@ -14,12 +14,14 @@ std::string double_of(const char* op, const std::string& a, const std::string& b
 std::string widened(const std::string& x) { return emit("fpext " + floats() + " " + x + " to " + doubles()); }
 std::string all_lanes(const std::string& number, DType type) { return broadcast({number, type, false}).name; }
 
-/// Elements of each lane, in a row of `count`.
-std::string counts(const Number& count, int lanes) {
-  const Number whole = quotient(count, lanes), rest = count - whole * lanes;
+std::string as_double(const Number& n) { return emit("sitofp i64 " + n.name() + " to double"); }
+
+/// Elements of each lane, in so many runs of `length`.
+std::string counts(const Number& runs, const Number& length, int lanes) {
+  const Number whole = quotient(length, lanes), rest = length - whole * lanes;
   const std::string more = emit("uitofp " + vector_of("i1") + " " + mask_of(rest) + " to " + doubles());
-  const std::string each = emit("sitofp i64 " + whole.name() + " to double");
-  return double_of("fadd", more, all_lanes(each, DType::kFloat64));
+  const std::string of_run = double_of("fadd", more, all_lanes(as_double(whole), DType::kFloat64));
+  return runs.is(1) ? of_run : double_of("fmul", of_run, all_lanes(as_double(runs), DType::kFloat64));
 }
 
 }  // namespace
@@ -36,10 +38,18 @@ std::string sum_of_lanes(std::string vector) {
   return emit("extractelement " + doubles() + " " + vector + ", i64 0");
 }
 
-void RowMoments::begin(Carry& carry, const Elements& first) {
+/// Their mean in each lane; 0 where a lane has none.
+std::string RowMoments::pivot_of(const Elements& first, const Part& part) const {
+  if (part.count)
+    return emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + floats() + " " +
+                first.value(argument(), 0).name + ", " + floats() + " " + splat("float", "0.0"));
   std::string sum = first.value(argument(), 0).name;
   for (int j = 1; j < form_.registers; ++j) sum = float_of("fadd", sum, first.value(argument(), j).name);
-  pivot_ = float_of("fmul", sum, splat("float", form_.registers == 4 ? "0.25" : form_.registers == 2 ? "0.5" : "1.0"));
+  return float_of("fmul", sum, splat("float", form_.registers == 4 ? "0.25" : form_.registers == 2 ? "0.5" : "1.0"));
+}
+
+void RowMoments::begin(Carry& carry, const std::string& pivot) {
+  pivot_ = pivot;
   first_ = carry.size();
   for (int k = 0; k < 2; ++k) carry.push_back({doubles(), splat("double", "0.0")});
 }
@@ -71,9 +81,9 @@ void RowMoments::end_chunk(Carry& carry) const {
   carry.resize(chunk_);
 }
 
-RowMoments::Moments RowMoments::finish(const Carry& carry, const Number& count) const {
+RowMoments::Moments RowMoments::finish(const Carry& carry, const Number& runs, const Number& length) const {
   const std::string pivot = widened(pivot_), away = carry[first_].name, squares = carry[first_ + 1].name;
-  const std::string n = counts(count, form_.lanes), elements = emit("sitofp i64 " + count.name() + " to double");
+  const std::string n = counts(runs, length, form_.lanes), elements = as_double(runs * length);
   const std::string sum = sum_of_lanes(double_of("fadd", double_of("fmul", n, pivot), away));
   const std::string mean = emit("fdiv double " + sum + ", " + elements);
   const std::string rounded = emit("fptrunc double " + mean + " to float");
@@ -99,8 +109,7 @@ Value RowMoments::mean_of(const std::string& mean) const {
 Value RowMoments::squares_of(const std::string& sum, const Number& count) const {
   std::string value = sum;
   if (step(pair_.second).op == Op::mean) {
-    const std::string elements = emit("sitofp i64 " + count.name() + " to double");
-    value = emit("fdiv double " + sum + ", " + elements);
+    value = emit("fdiv double " + sum + ", " + as_double(count));
   }
   return mean_of(value);
 }

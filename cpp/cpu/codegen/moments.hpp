@@ -16,18 +16,20 @@ class RowMoments {
   int mean() const { return pair_.first; }
   int squares() const { return pair_.second; }
 
-  /// Pivots of the row, from its first registers, and sums of nothing, behind those in `carry`.
-  void begin(Carry& carry, const Elements& first);
+  /// Pivots, from the first elements.
+  std::string pivot_of(const Elements& first, const Part& part) const;
+  /// Sums of nothing, behind those in `carry`.
+  void begin(Carry& carry, const std::string& pivot);
   /// The sums of the next elements, as floats; then a chunk's, as doubles.
   void begin_chunk(Carry& carry);
   void take(Carry& carry, const Elements& elements, const Part& part) const;
   void end_chunk(Carry& carry) const;
 
-  /// Both values of a row of `count` elements.
+  /// Both values of so many runs of `length` elements.
   struct Moments {
     std::string mean, squares;  ///< doubles: the mean, and the sum of squares about it as a float
   };
-  Moments finish(const Carry& carry, const Number& count) const;
+  Moments finish(const Carry& carry, const Number& runs, const Number& length) const;
   /// Where they are not finite, or a zero whose sign the pivot hides, two sweeps are to be taken.
   static Condition are_lost(const Moments& m);
   /// The values of the steps.

@@ -45,7 +45,9 @@ inline constexpr std::int64_t kShortestReducedRow = 64;
 inline constexpr int kFloatSums = 8;
 /// Longer ones leave the second-level cache between two sweeps.
 inline constexpr std::int64_t kLongestRow = 65536;
-/// Fewest rows that threads share.
+/// Of fewer rows threads share each, unless it is short.
 inline constexpr std::int64_t kFewRows = 16;
+/// Elements of a row that is shared or long, that are reduced at a time.
+inline constexpr std::int64_t kRowPiece = 16384;
 
 }  // namespace kfusion::cpu::ir

@@ -153,12 +153,11 @@ void RowReduction::take(Carry& carry, const Elements& elements, const Part& part
 }
 
 /// Accumulators in pairs, then the upper half of the lanes onto the lower.
-Value RowReduction::finish(const Carry& carry, const Number& count) const {
+std::string RowReduction::accumulator(const Carry& carry) const {
   std::vector<std::string> all;
   for (int j = 0; j < (by_chunks_ ? 1 : form_.registers); ++j)
     all.push_back(carry[first_ + static_cast<std::size_t>(j)].name);
   std::string lanes = fold(all, [this](const std::string& x, const std::string& y) { return combine(x, y); });
-  const std::string lanes_type = type();
   for (int half = form_.lanes / 2; half > 0; half /= 2) {
     std::string upper;
     for (int l = 0; l < form_.lanes; ++l)
@@ -166,8 +165,13 @@ Value RowReduction::finish(const Carry& carry, const Number& count) const {
     lanes = combine(lanes, emit("shufflevector " + type() + " " + lanes + ", " + type() + " poison, <" +
                                 std::to_string(form_.lanes) + " x i32> <" + upper + ">"));
   }
+  return emit("extractelement " + type() + " " + lanes + ", i64 0");
+}
+
+Value RowReduction::finish(const Carry& carry, const Number& count) const {
+  const std::string all = accumulator(carry);
   const OneLane row;
-  return finished(emit("extractelement " + lanes_type + " " + lanes + ", i64 0"), count);
+  return finished(all, count);
 }
 
 }  // namespace kfusion::cpu::ir

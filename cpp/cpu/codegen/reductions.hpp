@@ -15,13 +15,18 @@ class Reduction {
   Reduction(const Form& form, int step);
 
   int step() const { return step_; }
+  int argument() const { return argument_; }
+  const std::string& lane() const { return lane_; }
+  const std::string& identity() const { return identity_; }
+
+  // In vectors or, while OneLane lives, of a number:
+  std::string combine(const std::string& a, const std::string& b) const;
+  /// Values of the step, from so many elements each.
+  Value finished(std::string accumulator, const Number& count) const;
 
  protected:
   std::string type() const { return vector_of(lane_); }
   std::string lift(const Value& x) const;
-  std::string combine(const std::string& a, const std::string& b) const;
-  /// Values of the step, from so many elements each; in vectors or, while OneLane lives, a number.
-  Value finished(std::string accumulator, const Number& count) const;
 
   const Form& form_;
   int step_, argument_;
@@ -46,6 +51,8 @@ class RowReduction : public Reduction {
   void begin_chunk(Carry& carry);
   void end_chunk(Carry& carry) const;
   void take(Carry& carry, const Elements& elements, const Part& part) const;
+  /// One number of all accumulators.
+  std::string accumulator(const Carry& carry) const;
   /// The row's value, of so many elements.
   Value finish(const Carry& carry, const Number& count) const;
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu/codegen/policy.hpp"
+
 namespace kfusion::cpu::ir {
 namespace {
 
@@ -28,7 +30,7 @@ Flags long_values(const Form& form) {
     const Step& step = form.kernel.steps[s];
     const bool is_long = step.kind == StepKind::kMap && info(step.op).cost > OpCost::kDivision;
     const auto of_long = [&found](int a) { return bool(found[at(a)]); };
-    found.push_back(form.varies(static_cast<int>(s)) && (is_long || std::ranges::any_of(step.arguments, of_long)));
+    found.push_back(form.is_vector(static_cast<int>(s)) && (is_long || std::ranges::any_of(step.arguments, of_long)));
   }
   return found;
 }
@@ -67,9 +69,36 @@ std::vector<Sweep> sweeps_of(const Form& form) {
   return sweeps;
 }
 
+/// Takes them out of `sweeps`, which want only what they have themselves then.
+std::vector<Sweep> seconds_of(const Form& form, std::vector<Sweep>& sweeps) {
+  std::vector<Sweep> seconds(sweeps.size());
+  if (!form.takes_pairs()) return seconds;
+  const Kernel& k = form.kernel;
+  for (std::size_t i = 0; i < sweeps.size(); ++i) {
+    std::vector<RowReduction> all;
+    all.swap(sweeps[i].reductions);
+    sweeps[i].wanted.clear();
+    for (RowReduction& r : all) {
+      const bool is_second = std::ranges::find(k.pairs, r.step(), &Pair::second) != k.pairs.end();
+      Sweep& to = is_second ? seconds[i] : sweeps[i];
+      to.wanted.push_back(r.argument());
+      to.reductions.push_back(r);
+    }
+    for (const int t : sweeps[i].stores) sweeps[i].wanted.push_back(k.stores[at(t)].step);
+  }
+  return seconds;
+}
+
+/// What pieces keep has to lie as the row does, and in the cache.
+bool can_keep(const Form& form) {
+  return !form.in_pieces || (form.run_axes() == 0 && form.kernel.cols() <= kLongestRow);
+}
+
 }  // namespace
 
-RowPlan::RowPlan(const Form& form) : sweeps(sweeps_of(form)) { choose_kept(form); }
+RowPlan::RowPlan(const Form& form) : sweeps(sweeps_of(form)), seconds(seconds_of(form, sweeps)) {
+  if (can_keep(form)) choose_kept(form);
+}
 
 /// The last values that a sweep shares with an earlier one, where they are made of long functions.
 void RowPlan::choose_kept(const Form& form) {

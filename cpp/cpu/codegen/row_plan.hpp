@@ -19,14 +19,16 @@ struct RowPlan {
   explicit RowPlan(const Form& form);
 
   std::vector<Sweep> sweeps;
-  std::vector<int> kept;  ///< steps, each of which has a row of scratch memory
+  std::vector<Sweep> seconds;  ///< by sweep: what is taken of each piece once the sweep has its firsts of pairs
+  std::vector<int> kept;       ///< steps, each of which has a row of scratch memory
 
  private:
   void choose_kept(const Form& form);
 };
 
-/// Bytes of scratch memory for the values that a row keeps.
+/// Bytes of scratch memory for a value that a row keeps, and for all of them.
 inline constexpr std::int64_t kRowSlack = 256;  ///< a register of the widest type, and up to the next line
+inline Number kept_pitch(const Number& cols) { return (cols * 8 + kRowSlack) & -64; }
 inline std::int64_t scratch_bytes(const RowPlan& p, std::int64_t cols) {
   return static_cast<std::int64_t>(p.kept.size()) * (cols * 8 + kRowSlack);
 }

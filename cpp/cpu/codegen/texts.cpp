@@ -24,7 +24,6 @@ std::string why_not_map(const Kernel& k) {
 }
 
 std::string why_not_rows(const Kernel& k) {
-  if (k.reduced.size() != 1) return "rows along several axes";
   if (k.parts() > 0) return "sums of parts of the rows";
   if (k.cols() < kShortestReducedRow) return "short rows";
   if (k.cols() > kLongestRow) return "long rows";

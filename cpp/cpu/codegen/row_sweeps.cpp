@@ -1,0 +1,160 @@
+#include "cpu/codegen/row_sweeps.hpp"
+
+#include <algorithm>
+
+#include "cpu/codegen/policy.hpp"
+
+namespace kfusion::cpu::ir {
+namespace {
+
+std::string wide_sum(const std::string& a, const std::string& b) {
+  return emit("fadd " + vector_of("double") + " " + a + ", " + b);
+}
+
+}  // namespace
+
+void RowSweeps::keep_at(const std::vector<int>& steps, const Pointer& memory, const Number& pitch) {
+  kept_steps_ = steps, kept_ = memory, pitch_ = pitch;
+}
+
+void RowSweeps::find_none() {
+  found_.clear();
+  elements_.find_none();
+}
+
+Pointer RowSweeps::kept(int step) const {
+  const auto place = std::ranges::find(kept_steps_, step) - kept_steps_.begin();
+  return kept_ + pitch_ * place + run_offset_;
+}
+
+void RowSweeps::find_kept_by(const Sweep& s) {
+  for (const int step : s.keeps) {
+    found_.push_back(step);
+    elements_.find_kept(step, kept(step));
+  }
+}
+
+void RowSweeps::take(Sweep& s, const Span& span, Carry& carry, bool may_stream) {
+  for (RowReduction& r : s.reductions) r.begin(carry);
+  if (!s.moments.empty() || std::ranges::any_of(s.reductions, &RowReduction::by_chunks)) return chunks(s, span, carry);
+  for_runs(s.wanted, span, carry, [&] { elements(s, span.begin, span.end, carry, may_stream); });
+}
+
+void RowSweeps::for_runs(const std::vector<int>& wanted, const Span& span, Carry& carry, const Body& body) {
+  if (form_.run_axes() == 0) return body();
+  at_.go_to_run(span.first_run);
+  for_each(span.first_run, span.last_run, 1, carry, [&](const Number& run) {
+    begin_run(wanted, kept_steps_.empty() ? Number(0) : (run - span.first_run) * span.length() * 8);
+    body();
+    at_.next_run();
+  });
+  run_offset_ = 0;
+}
+
+void RowSweeps::begin_run(const std::vector<int>& wanted, const Number& kept_offset) {
+  at_.begin_run();
+  run_offset_ = kept_offset;
+  for (const int step : found_) elements_.find_kept(step, kept(step));
+  elements_.compute_run(wanted);
+}
+
+void RowSweeps::elements(const Sweep& s, const Number& begin, const Number& end, Carry& carry, bool may_stream) {
+  std::vector<const Place*> stores;
+  for (const int t : s.stores) stores.push_back(&form_.stores[static_cast<std::size_t>(t)]);
+  std::optional<Number> aligned;
+  if (form_.streams && may_stream && !stores.empty()) aligned = first_aligned(stores, at_, begin, end);
+  walk(form_, begin, end, aligned, carry,
+       [&](const Part& part, bool past_caches) { take_part(s, part, carry, past_caches); });
+}
+
+/// Sums that floats hold for so many elements alone.
+void RowSweeps::chunks(Sweep& s, const Span& span, Carry& carry) {
+  const Carry pivot = pivots(s, span);
+  for (std::size_t k = 0; k < pivot.size(); ++k) s.moments[k].begin(carry, pivot[k].name);
+  const std::int64_t chunk = std::int64_t{form_.lanes} * form_.registers * kFloatSums;
+  for_runs(s.wanted, span, carry, [&] {
+    for_each(span.begin, span.end + (chunk - 1), chunk, carry, [&](const Number& i) {
+      for (RowMoments& m : s.moments) m.begin_chunk(carry);
+      for (RowReduction& r : s.reductions)
+        if (r.by_chunks()) r.begin_chunk(carry);
+      elements(s, i, least(i + chunk, span.end), carry, false);
+      for (auto r = s.reductions.rbegin(); r != s.reductions.rend(); ++r)
+        if (r->by_chunks()) r->end_chunk(carry);
+      for (auto m = s.moments.rbegin(); m != s.moments.rend(); ++m) m->end_chunk(carry);
+    });
+  });
+}
+
+/// By the first registers, or where there is less by the first elements alone.
+Carry RowSweeps::pivots(const Sweep& s, const Span& span) {
+  Carry all;
+  for (std::size_t k = 0; k < s.moments.size(); ++k) all.push_back({vector_of("float"), splat("float", "0.0")});
+  if (all.empty()) return all;
+  const auto take = [&](const Part& part) {
+    elements_.compute(s.wanted, part);
+    for (std::size_t k = 0; k < all.size(); ++k) all[k].name = s.moments[k].pivot_of(elements_, part);
+  };
+  if (form_.run_axes() > 0) {
+    at_.go_to_run(span.first_run);
+    begin_run(s.wanted, 0);
+  }
+  const Part whole{span.begin, form_.registers, std::nullopt};
+  if (form_.begins_with_registers()) {
+    take(whole);
+    return all;
+  }
+  const std::int64_t lanes = form_.lanes;
+  when(
+      Number(lanes * form_.registers) <= span.length(), all, [&] { take(whole); },
+      [&] { take({span.begin, 1, least(lanes, span.length())}); });
+  return all;
+}
+
+RowMoments::Moments RowSweeps::moments(const RowMoments& m, const Span& span, const Carry& carry) {
+  const RowMoments::Moments taken = m.finish(carry, span.runs(), span.length());
+  Carry values = {{"double", taken.mean}, {"double", taken.squares}};
+  when(RowMoments::are_lost(taken), values, [&] { take_again(m, span, values); });
+  return {values[0].name, values[1].name};
+}
+
+/// By two sweeps, one register after the other.
+void RowSweeps::take_again(const RowMoments& m, const Span& span, Carry& values) {
+  const std::string doubles = vector_of("double"), zero = splat("double", "-0.0");
+  const std::vector<int> wanted = {m.argument()};
+  const auto sum = [&](const std::function<std::string(const std::string&)>& term) {
+    Carry all = {{doubles, zero}};
+    for_runs(wanted, span, all, [&] {
+      for_each(span.begin, span.end + (form_.lanes - 1), form_.lanes, all, [&](const Number& i) {
+        const Part part{i, 1, least(form_.lanes, span.end - i)};
+        elements_.compute(wanted, part);
+        const std::string x = elements_.value(m.argument(), 0).name;
+        const std::string wide = emit("fpext " + vector_of("float") + " " + x + " to " + doubles);
+        const std::string counted = emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + doubles +
+                                         " " + term(wide) + ", " + doubles + " " + zero);
+        all[0].name = wide_sum(all[0].name, counted);
+      });
+    });
+    return sum_of_lanes(all[0].name);
+  };
+  const std::string count = emit("sitofp i64 " + span.count().name() + " to double");
+  values[0].name = emit("fdiv double " + sum([](const std::string& x) { return x; }) + ", " + count);
+  const std::string rounded = emit("fptrunc double " + values[0].name + " to float");
+  const std::string centre = broadcast({emit("fpext float " + rounded + " to double"), DType::kFloat64, false}).name;
+  values[1].name = sum([&](const std::string& x) {
+    const std::string away = emit("fsub " + doubles + " " + x + ", " + centre);
+    return emit("fmul " + doubles + " " + away + ", " + away);
+  });
+}
+
+void RowSweeps::take_part(const Sweep& s, const Part& part, Carry& carry, bool past_caches) {
+  elements_.compute(s.wanted, part);
+  for (const RowReduction& r : s.reductions) r.take(carry, elements_, part);
+  for (const RowMoments& m : s.moments) m.take(carry, elements_, part);
+  for (const int step : s.keeps) elements_.keep(step, kept(step), part);
+  for (const int t : s.stores) {
+    const Store& store = form_.kernel.stores[static_cast<std::size_t>(t)];
+    elements_.store(form_.stores[static_cast<std::size_t>(t)], store.to.dtype, store.step, part, past_caches);
+  }
+}
+
+}  // namespace kfusion::cpu::ir

@@ -1,0 +1,53 @@
+// A sweep over the elements of a row, or of a piece of one.
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "cpu/codegen/row_plan.hpp"
+#include "cpu/codegen/walk.hpp"
+
+namespace kfusion::cpu::ir {
+
+/// Of each of these runs of a row the elements [begin, end).
+struct Span {
+  Number first_run = 0, last_run = 1, begin = 0, end = 0;
+  Number runs() const { return last_run - first_run; }
+  Number length() const { return end - begin; }
+  Number count() const { return runs() * length(); }
+};
+
+class RowSweeps {
+ public:
+  RowSweeps(const Form& form, Addresses& at, Elements& elements) : form_(form), at_(at), elements_(elements) {}
+
+  /// Values that sweeps keep lie from here on, for each of these steps `pitch` bytes.
+  void keep_at(const std::vector<int>& steps, const Pointer& memory, const Number& pitch);
+  void find_none();
+
+  /// Begins the reductions of `s` and takes up the elements; what they have then is in `carry`.
+  void take(Sweep& s, const Span& span, Carry& carry, bool may_stream);
+  /// Of what take() left, where that can be told from the sums, else of the elements again.
+  RowMoments::Moments moments(const RowMoments& m, const Span& span, const Carry& carry);
+  /// Later sweeps find what `s` has kept.
+  void find_kept_by(const Sweep& s);
+
+ private:
+  using Body = std::function<void()>;
+  void for_runs(const std::vector<int>& wanted, const Span& span, Carry& carry, const Body& body);
+  void begin_run(const std::vector<int>& wanted, const Number& kept_offset);
+  void elements(const Sweep& s, const Number& begin, const Number& end, Carry& carry, bool may_stream);
+  void chunks(Sweep& s, const Span& span, Carry& carry);
+  Carry pivots(const Sweep& s, const Span& span);
+  void take_again(const RowMoments& m, const Span& span, Carry& values);
+  void take_part(const Sweep& s, const Part& part, Carry& carry, bool past_caches);
+  Pointer kept(int step) const;
+
+  const Form& form_;
+  Addresses& at_;
+  Elements& elements_;
+  std::vector<int> kept_steps_, found_;
+  Pointer kept_;
+  Number pitch_ = 0, run_offset_ = 0;
+};
+
+}  // namespace kfusion::cpu::ir
