@@ -140,3 +140,16 @@ def test_pairs_share_a_sweep():
     assert [s["sweep"] for s in reductions] == [0, 1, 2, 3]
     assert [s["paired_sweep"] for s in reductions] == [0, 0, 1, 1]
     assert (k["sweeps"], k["paired_sweeps"]) == (5, 3)
+
+
+def test_the_sum_of_one_rounded_element_is_that_element():
+    """The cast that rounds it belongs to no node, whose attributes were read once."""
+
+    def f(x):
+        y = kf.exp(x)
+        return y, (y.sum(axis=1) * 3).sum(axis=0)
+
+    kernel = only_kernel(f, kf.spec((40, 1), "bfloat16"))
+    (product,) = (s for s in kernel["steps"] if s["op"] == "multiply")
+    rounded = kernel["steps"][product["arguments"][0]]
+    assert (rounded["kind"], rounded["dtype"], rounded["node"]) == ("cast", "bfloat16", -1)

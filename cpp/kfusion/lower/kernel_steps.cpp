@@ -247,7 +247,8 @@ int Steps::cast(DType to, DType from, int i) {
 /// What the kernel goes on with where `i` only says how a result is stored.
 int Steps::unstored(int i) const {
   const Step& s = k_.steps[static_cast<std::size_t>(i)];
-  if (s.kind != StepKind::kCast || !is_half(s.dtype) || s.from != DType::kFloat32) return i;
+  const bool is_made_here = s.node < 0;  // a rounded value that the kernel goes on with
+  if (s.kind != StepKind::kCast || !is_half(s.dtype) || s.from != DType::kFloat32 || is_made_here) return i;
   const auto* cast = std::get_if<CastAttributes>(&g_[s.node].attributes);  // else a reduction of one element
   return cast && cast->rounds ? i : s.arguments[0];
 }
