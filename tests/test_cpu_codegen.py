@@ -4,8 +4,7 @@ compiled executor with itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,6 +17,7 @@ from graph_runs import draw, graph_of, wide
 from kfusion import _core
 from kinds import ALL_DTYPES, DTYPES
 from layouts import laid_out
+from loops_by import loops_by
 
 pytestmark = [
     pytest.mark.native,
@@ -26,16 +26,6 @@ pytestmark = [
 
 SHAPES = [(1,), (0,), (63,), (64,), (1000,), (3, 33), (2, 3, 100), (5, 1, 65), (2, 1, 3, 40)]
 RELATIVE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
-
-
-@contextmanager
-def loops_by(name: str) -> Iterator[None]:
-    before = _core.loops_by()
-    _core.set_loops_by(name)
-    try:
-        yield
-    finally:
-        _core.set_loops_by(before)
 
 
 def generated(build: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:

@@ -6,6 +6,7 @@
 
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/random_words.hpp"
+#include "cpu/codegen/takes.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {
@@ -59,7 +60,8 @@ std::string mask_of(const Number& count) {
 Elements::Elements(const Form& form, const Addresses& at) : form_(form), at_(at) {
   const std::size_t steps = form.kernel.steps.size();
   for (int s = 0; s < static_cast<int>(steps); ++s) rounded_by_store_.push_back(is_rounded_by_store(s));
-  values_.resize(steps), numbers_.resize(steps), kept_.resize(steps), divisors_.resize(steps);
+  values_.resize(steps), raw_.resize(steps), numbers_.resize(steps), kept_.resize(steps), divisors_.resize(steps);
+  offsets_.resize(steps);
 }
 
 /// A float that is only stored as what it is cast to: the store rounds.
@@ -102,6 +104,7 @@ Value Elements::number_of(int s) const {
     const std::string raw = emit(std::string("load ") + memory_type(of.dtype) + ", ptr " + from.name + ", align 1");
     return widen({raw, of.dtype, false}, of.dtype);
   }
+  if (of.kind == StepKind::kTake) return number_taken(form_, at_, of, *offsets_[at(s)]);
   if (of.kind == StepKind::kIota) {
     const Number n = at_.first_number(form_.iotas[at(of.index)]);
     return cast({n.name(), DType::kInt64, false}, DType::kInt64, compute_dtype(of.dtype));
@@ -132,6 +135,7 @@ void Elements::set_number(int s, const Value& number) {
   numbers_[i] = number;
   values_[i] = {broadcast(number)};
   if (step(s).is.divisor && number.type == DType::kFloat32) divisors_[i].emplace(number);
+  find_offsets(s, number);
 }
 
 const Value& Elements::value(int s, int j) const {
@@ -165,7 +169,12 @@ std::vector<Value> Elements::registers_of(int s, const Part& part) {
   const Step& of = step(s);
   const auto at = [](int i) { return static_cast<std::size_t>(i); };
   if (kept_[at(s)]) return load_kept(compute_dtype(of.dtype), *kept_[at(s)], part);
-  if (of.kind == StepKind::kLoad) return load(form_.loads[at(of.index)], of.dtype, part);
+  if (of.kind == StepKind::kLoad || of.kind == StepKind::kTake) {
+    raw_[at(s)] = of.kind == StepKind::kTake ? taken(s, part) : load(form_.loads[at(of.index)], of.dtype, part, 0);
+    std::vector<Value> widened;
+    for (const Value& raw : raw_[at(s)]) widened.push_back(widen(raw, of.dtype));
+    return widened;
+  }
   if (of.kind == StepKind::kIota) return count_off(form_.iotas[at(of.index)], compute_dtype(of.dtype), part);
   if (of.is.row_quotient && divisors_[at(of.arguments[1])]) {
     std::vector<Value> x;
@@ -194,8 +203,8 @@ std::vector<Value> Elements::registers_of(int s, const Part& part) {
   return registers;
 }
 
-std::vector<Value> Elements::load(const Place& from, DType memory, const Part& part) {
-  const Number first = part.first * at_.step(from);
+std::vector<Value> Elements::load(const Place& from, DType memory, const Part& part, const Number& offset) {
+  const Number first = offset + part.first * at_.step(from);
   const std::string type = register_of(memory), mask_type = vector_of("i1");
   const std::int64_t bytes = form_.lanes * from.item;
   Pointer p = at_.row(from) + first;
@@ -209,7 +218,7 @@ std::vector<Value> Elements::load(const Place& from, DType memory, const Part& p
         emit("call " + vector_of(bits(from.item)) + " " + function + "(ptr align 1 " + p.name + ", " + mask_type + " " +
              mask_of(*part.count) + ", " + vector_of(bits(from.item)) + " zeroinitializer)");
     const std::string typed = emit("bitcast " + vector_of(bits(from.item)) + " " + raw + " to " + type);
-    return {widen({typed, memory, true}, memory)};
+    return {{typed, memory, true}};
   }
   if (from.reach != Reach::kDense || part.count) {
     const Number count = part.count ? *part.count : Number(std::int64_t{form_.lanes} * part.registers);
@@ -218,7 +227,7 @@ std::vector<Value> Elements::load(const Place& from, DType memory, const Part& p
   }
   for (int j = 0; j < part.registers; ++j) {
     const std::string raw = emit("load " + type + ", ptr " + (p + j * bytes).name + ", align 1");
-    registers.push_back(widen({raw, memory, true}, memory));
+    registers.push_back({raw, memory, true});
   }
   return registers;
 }
@@ -261,7 +270,11 @@ void Elements::store(const Place& to, DType memory, int s, const Part& part, boo
   const std::int64_t bytes = form_.lanes * to.item;
   const Pointer p = at_.row(to) + part.first * at_.step(to);
   const bool dense = to.reach == Reach::kDense;
-  const auto narrowed = [&](int j) { return narrow(value(s, j), memory).name; };
+  const bool is_copy = is_half(memory) && step(s).dtype == memory && !raw_[static_cast<std::size_t>(s)].empty();
+  const auto narrowed = [&](int j) {
+    return is_copy ? raw_[static_cast<std::size_t>(s)][static_cast<std::size_t>(j)].name
+                   : narrow(value(s, j), memory).name;
+  };
   if (dense && part.count && can_mask(to.item)) {
     const std::string raw_type = vector_of(bits(to.item)), mask_type = vector_of("i1");
     const std::string function = "@llvm.masked.store." + lanes_of(to.item) + ".p0";

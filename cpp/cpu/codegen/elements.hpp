@@ -53,7 +53,10 @@ class Elements {
   Value number_of(int s) const;
   std::vector<Value> registers_of(int s, const Part& part);
   Value constant_of(const Step& s) const;
-  std::vector<Value> load(const Place& from, DType memory, const Part& part);
+  /// As they lie in memory, so many bytes from where the operand says.
+  std::vector<Value> load(const Place& from, DType memory, const Part& part, const Number& offset);
+  std::vector<Value> taken(int s, const Part& part);  ///< this and the next: takes.cpp
+  void find_offsets(int index, const Value& number);
   std::vector<Value> load_kept(DType type, const Pointer& row, const Part& part) const;
   std::vector<Value> count_off(const Place& iota, DType type, const Part& part);
   Value made(int s, const std::vector<Value>& arguments) const;
@@ -63,7 +66,8 @@ class Elements {
   const Form& form_;
   const Addresses& at_;
   std::vector<bool> rounded_by_store_;
-  std::vector<std::vector<Value>> values_;
+  std::vector<std::vector<Value>> values_, raw_;  ///< raw_: what was loaded, as it lies in memory
+  std::vector<std::optional<Number>> offsets_;  ///< by step: what a table is read from, which a number of the row says
   std::vector<Value> numbers_;
   std::vector<std::optional<Pointer>> kept_;
   std::vector<std::optional<Divisor>> divisors_;  ///< by step: a number by which elements are divided

@@ -67,6 +67,8 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
   array = 0;
   for (const Store& s : k.stores)
     stores.push_back(place(s.to, static_cast<int>(item_bytes(s.to.dtype)), array++, true));
+  positions_ = constants_;
+  constants_ += 2 * static_cast<int>(tables.size());
   registers = registers_at_once(k, t);
   has_moments = takes_moments(k);
   in_pieces = goes_in_pieces(k);
@@ -80,8 +82,9 @@ Reach Form::reach_of(const Step& s) const {
   if (s.kind == StepKind::kIota) return iotas[index].reach;
   if (s.kind == StepKind::kReduce) return Reach::kOfRow;
   Reach most = Reach::kOnce;
+  if (s.kind == StepKind::kTake) most = tables[index].reach;
   for (const int a : s.arguments) most = std::max(most, reach(a));
-  return most;
+  return s.kind == StepKind::kTake && reach(s.arguments[0]) > Reach::kOfRun ? Reach::kStrided : most;
 }
 
 Place Form::place(const Operand& o, int item, int array, bool stored) {
@@ -115,6 +118,10 @@ std::vector<std::int64_t> Form::integers() const {
       all.push_back(p.operand->offset * p.item);
       for (const std::int64_t s : strides(p)) all.push_back(s);
     }
+  for (std::size_t t = 0; t < tables.size(); ++t) {
+    all.push_back(kernel.tables[t].positions.extent);
+    all.push_back(kernel.tables[t].step * tables[t].item);
+  }
   for (const Constant& c : kernel.constants) all.push_back(c.integer);
   return all;
 }

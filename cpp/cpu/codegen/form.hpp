@@ -83,6 +83,9 @@ class Form {
   int extent(int axis) const { return axis; }
   int offset(const Place& p) const { return p.first_integer; }
   int stride(const Place& p, int axis) const { return p.first_integer + 1 + axis; }
+  /// Of a table: the positions that there are, and the bytes from one to the next.
+  int positions(int table) const { return positions_ + 2 * table; }
+  int step(int table) const { return positions(table) + 1; }
   int constant(int c) const { return constants_ + c; }
 
   /// The integers of a call: all but what parameters give.
@@ -100,7 +103,7 @@ class Form {
   Reach reach_of(const Step& s) const;
 
   Extents extents_;
-  int constants_ = 0;
+  int constants_ = 0, positions_ = 0;
   std::vector<Reach> reach_;  ///< by step
 };
 

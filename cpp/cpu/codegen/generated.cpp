@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <vector>
 
 #include "cpu/buffer.hpp"
@@ -11,6 +12,7 @@
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/row_plan.hpp"
 #include "cpu/fused/tile_steps.hpp"
+#include "cpu/index_fault.hpp"
 #include "cpu/job.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/divide_up.hpp"
@@ -18,6 +20,9 @@
 
 namespace kfusion::cpu {
 namespace {
+
+static_assert(sizeof(std::atomic<std::int32_t>) == 4 && offsetof(IndexFault, table) == 0 &&
+              offsetof(IndexFault, index) == 8);  // codegen/takes.cpp
 
 /// The code of one text, made when it is first asked for. Two threads that ask at once may both make it; a child of
 /// fork() never waits for a thread that it does not have.
@@ -89,13 +94,17 @@ class GeneratedKernel::Program {
     return false;
   }
 
-  /// Calls f(call) with the numbers of this call.
+  /// Calls f(call) with the numbers of this call. Throws IndexError where an index has no position.
   template <class F>
   void with_call(const std::byte* const* loads, std::byte* const* stores, const double* parameters, const F& f) const {
-    ir::Call call{
-        loads,   stores, integers_.data(), numbers_.data(), ir::libm_table(cached_.form().target.vector_bytes),
-        nullptr, nullptr};
-    if (!has_parameters_) return f(call);
+    IndexFault fault;
+    ir::Call call{loads,  stores, integers_.data(), numbers_.data(), ir::libm_table(cached_.form().target.vector_bytes),
+                  &fault, nullptr};
+    has_parameters_ ? with_numbers(call, parameters, f) : f(call);
+    fault.check(kernel.tables);
+  }
+  template <class F>
+  void with_numbers(ir::Call& call, const double* parameters, const F& f) const {
     std::vector<std::int64_t> integers = integers_;
     std::vector<double> numbers;
     for (const Constant& c : kernel.constants) {

@@ -34,7 +34,6 @@ std::string why_not_rows(const Kernel& k) {
 }  // namespace
 
 std::string why_not_generated(const Kernel& k) {
-  if (!k.tables.empty()) return "tables";
   if (operations_of(k) > kMostOperations) return "long chain";
   switch (k.kind) {
     case Pattern::kPointwise:

@@ -10,7 +10,6 @@
 #include "cpu/fused/worker.hpp"
 #include "cpu/isa.hpp"
 #include "cpu/job.hpp"
-#include "kfusion/error.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -87,10 +86,7 @@ void FusedKernel::run(const std::byte* const* loads, std::byte* const* stores, c
     copy_rows(call, *p.copy, threads);
   else
     p.space.columns ? run_columns(call, threads) : run_rows(call, threads);
-  if (fault.table >= 0) {
-    const Table& t = p.kernel.tables[at(fault.table)];
-    throw IndexError(out_of_bounds(t.function, fault.index, t.axis, t.positions));
-  }
+  fault.check(p.kernel.tables);
 }
 
 void FusedKernel::run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters,

@@ -1,24 +1,13 @@
 // Elements at positions that are data: what a step that takes some of a table needs of it.
 #pragma once
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
 #include "cpu/fused/reach.hpp"
+#include "cpu/index_fault.hpp"
 #include "kfusion/positions.hpp"
 
 namespace kfusion::cpu {
-
-/// The first index of a call that was found to be out of bounds. Nothing is read there; the caller throws.
-struct IndexFault {
-  std::atomic<int> table{-1};
-  std::int64_t index = 0;
-
-  void report(int of_table, std::int64_t value) {
-    int none = -1;
-    if (table.compare_exchange_strong(none, of_table)) index = value;
-  }
-};
 
 /// A table at an outer index.
 struct TileTable {
