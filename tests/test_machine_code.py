@@ -246,6 +246,19 @@ class TestRefusals:
         assert err.count("pip install llvmlite") == 1
         assert err.count("\n") == 1
 
+    def test_kernels_are_interpreted_then(self, folder):
+        out, err = run_python("""
+            sys.modules["llvmlite"] = None
+            import numpy as np, kfusion as kf
+            _core.set_loops_by("generated")
+            x = np.arange(6, dtype=np.float32).reshape(2, 3)
+            print(kf.fuse(lambda x: (x * 2 + 1).sum(0))(x), kf.fuse(lambda x: kf.exp(x @ x.T) * 0)(x).sum())
+            print(_core.left_to_compiled())
+        """)
+        assert out.splitlines() == ["[ 8. 12. 16.] 0.0", "{}"]
+        assert err.startswith("kfusion: kernels of the CPU are interpreted, which is slow: llvmlite")
+        assert err.count("\n") == 1
+
     def test_no_memory_to_execute(self, folder):
         """Hardened systems have none: pages that were written to are never executable (Linux 6.3)."""
         out, err = run_python("""

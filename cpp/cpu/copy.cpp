@@ -5,9 +5,9 @@
 #include <cstring>
 
 #include "cpu/buffer.hpp"
-#include "cpu/fused/tile_steps.hpp"
 #include "cpu/job.hpp"
 #include "cpu/platform.hpp"
+#include "cpu/stream.hpp"
 #include "cpu/thread_pool.hpp"
 
 namespace kfusion::cpu {
@@ -21,7 +21,7 @@ void copy(void* to, const void* from, std::size_t bytes) {
     std::byte* const target = static_cast<std::byte*>(to) + first;
     const std::byte* const source = static_cast<const std::byte*>(from) + first;
     if (stream) {
-      tile_kernels().copy(target, source, n);
+      stream_copy(target, source, n);
     } else {
       std::memmove(target, source, n);
     }

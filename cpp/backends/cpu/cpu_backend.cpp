@@ -35,6 +35,7 @@ class CpuEach final : public EachStep {
     std::int64_t pieces = 0;
     for (std::size_t i = 0; i < sets.count(); ++i) ends.push_back(pieces += divide_up(sets.elements(i), kPiece));
     const int threads = cpu::threads_for(kernel_.work(sets.all_elements()));
+    kernel_.compile(false);
     cpu::parallel_for(pieces, threads, [&](std::int64_t first, std::int64_t last) {
       auto set = static_cast<std::size_t>(std::ranges::upper_bound(ends, first) - ends.begin());
       for (std::int64_t p = first; p < last; ++set) {

@@ -11,12 +11,13 @@
 #include "cpu/codegen/machine_code.hpp"
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/row_plan.hpp"
-#include "cpu/fused/tile_steps.hpp"
 #include "cpu/index_fault.hpp"
 #include "cpu/job.hpp"
+#include "cpu/stream.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/divide_up.hpp"
 #include "kfusion/graph/constant.hpp"
+#include "kfusion/room.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -105,13 +106,15 @@ class GeneratedKernel::Program {
   }
   template <class F>
   void with_numbers(ir::Call& call, const double* parameters, const F& f) const {
-    std::vector<std::int64_t> integers = integers_;
-    std::vector<double> numbers;
-    for (const Constant& c : kernel.constants) {
+    Room<std::int64_t, 64> integers(integers_.size());
+    std::ranges::copy(integers_, integers.data());
+    Room<double, 16> numbers(kernel.constants.size());
+    for (std::size_t i = 0; i < kernel.constants.size(); ++i) {
+      const Constant& c = kernel.constants[i];
       if (c.parameter >= 0 && is_integer(c.dtype))
-        integers[static_cast<std::size_t>(cached_.form().constant(static_cast<int>(numbers.size())))] =
+        integers[static_cast<std::size_t>(cached_.form().constant(static_cast<int>(i)))] =
             static_cast<std::int64_t>(parameters[c.parameter]);
-      numbers.push_back(number_of(c, parameters));
+      numbers[i] = number_of(c, parameters);
     }
     call.integers = integers.data(), call.numbers = numbers.data();
     f(call);
@@ -123,7 +126,7 @@ class GeneratedKernel::Program {
       ir::Call mine = call;
       mine.scratch = scratch.data();
       function(&mine, row, last, begin, end);
-      if (streams) tile_kernels().fence();
+      if (streams) stream_fence();
     };
     const std::int64_t pieces = kernel.kind == Pattern::kPointwise ? divide_up(cols, ir::kPiece) : 1;
     if (threads == 1) return part(0, rows, 0, cols);
@@ -180,6 +183,8 @@ void GeneratedKernel::run_range(const std::byte* const* loads, std::byte* const*
   const ir::Function function = p.code(false).function();
   p.with_call(loads, stores, parameters, [&](const ir::Call& call) { function(&call, 0, 1, begin, end); });
 }
+
+void GeneratedKernel::compile(bool stream) const { program_->code(stream).function(); }
 
 std::int64_t GeneratedKernel::work(std::int64_t elements) const {
   const Program& p = *program_;

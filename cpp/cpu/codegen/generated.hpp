@@ -12,7 +12,7 @@ namespace kfusion::cpu {
 /// Why a kernel is not generated, in a few words; empty where it is.
 std::string why_not_generated(const Kernel& k);
 
-/// A Kernel made ready to run, for the instruction set in use: as cpu::FusedKernel (fused/fused.hpp), which says what
+/// A Kernel made ready to run, for the instruction set in use: as cpu::LoopKernel (loop_kernel.hpp), which says what
 /// the functions do. Its code is compiled, or read from the disk, when it is first run.
 class GeneratedKernel {
  public:
@@ -26,6 +26,7 @@ class GeneratedKernel {
   void run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters, bool stream) const;
   void run_range(const std::byte* const* loads, std::byte* const* stores, const double* parameters, std::int64_t begin,
                  std::int64_t end) const;
+  void compile(bool stream) const;
   std::int64_t work(std::int64_t elements) const;
 
   /// In LLVM's language, of large arrays those past the caches.

@@ -132,7 +132,7 @@ bool can_compile() {
   const std::string why = why_not();  // asks Python, so not under a lock
   const Answer before = can.exchange(why.empty() ? Answer::kYes : Answer::kNo);
   if (!why.empty() && before == Answer::kUnknown)
-    std::fprintf(stderr, "kfusion: kernels are not compiled for this computer's processor: %s\n", why.c_str());
+    std::fprintf(stderr, "kfusion: kernels of the CPU are interpreted, which is slow: %s\n", why.c_str());
   return why.empty();
 }
 

@@ -124,6 +124,9 @@ class AttentionKernel::Run {
   void run() {
     const std::int64_t blocks = divide_up(scores_.rows, p_.block.rows);
     const int threads = threads_for(bytes_for_flops(scores_.flops() + output_.flops()));
+    for (const auto& [extents, piece] : p_.weights) piece.kernel.compile(false);
+    for (const auto& [rows, piece] : p_.outputs) piece.kernel.compile(false);
+    for (const WideProduct& w : p_.wide) w.compile();
     const Blas::OneThread each(blas_);
     parallel_for(scores_.batches * blocks, threads, [&](std::int64_t begin, std::int64_t end) {
       const Memory mine(p_);

@@ -1,7 +1,7 @@
 #include "cpu/products/numbers.hpp"
 
-#include "cpu/fused/fused.hpp"
 #include "kfusion/lower/schedule.hpp"
+#include "kfusion/reference/interpreted_kernel.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -34,7 +34,7 @@ std::vector<std::byte> numbers(Operand& o, const Contraction& c) {
   set_schedule(k);
   std::vector<std::byte> bytes(at(count) * item_bytes(o.dtype));
   std::byte* const store = bytes.data();
-  FusedKernel(k).run(nullptr, &store, nullptr);
+  reference::InterpretedKernel(k).run(nullptr, &store, nullptr);
   o.offset = 0;
   o.node = -1;
   return bytes;

@@ -75,7 +75,7 @@ void tidy(Kernel& k, Extents Kernel::* extents, Extents Operand::* strides) {
 }
 
 /// A kernel over a block, as executors of loops want it.
-FusedKernel finished(Kernel k, Reduces reduces) {
+LoopKernel finished(Kernel k, Reduces reduces) {
   tidy(k, &Kernel::kept, &Operand::kept);
   tidy(k, &Kernel::reduced, &Operand::reduced);
   if (reduces == Reduces::kNothing) {
@@ -89,7 +89,7 @@ FusedKernel finished(Kernel k, Reduces reduces) {
   }
   set_schedule(k);
   if (k.kind == Pattern::kRows && k.kept.empty() && k.separate.sweeps == 1) k.kind = Pattern::kFullReduction;
-  return FusedKernel(k);
+  return LoopKernel(k);
 }
 
 void set_extents(Kernel& k, const Block& b, Reduces reduces) {

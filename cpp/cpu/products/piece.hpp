@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "cpu/fused/fused.hpp"
+#include "cpu/loop_kernel.hpp"
 #include "kfusion/lower/contraction.hpp"
 
 namespace kfusion::cpu {
@@ -44,7 +44,7 @@ std::int64_t batch_offset(std::int64_t index, const Extents& axes, const Extents
 /// The loops over one block.
 struct Piece {
   Extents batch_axes;
-  FusedKernel kernel;
+  LoopKernel kernel;
   std::vector<Given> loads, stores;
 };
 

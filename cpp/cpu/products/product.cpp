@@ -192,6 +192,9 @@ class ProductKernel::Run {
   void run() {
     const double flops = c_.flops() * static_cast<double>(c_.products.size());
     const std::int64_t work = bytes_for_flops(flops) + right_bytes(c_) + p_.stored_bytes;
+    for (const auto* pieces : {&p_.pieces, &p_.combining})
+      for (const auto& [extents, piece] : *pieces) piece.kernel.compile(stream_ && pieces == &p_.pieces);
+    for (const WideProduct& w : p_.wide) w.compile();
     const Blas::OneThread each(blas_);
     parallel_for(jobs(), threads_for(work), [this](std::int64_t begin, std::int64_t end) {
       Memory mine(p_);

@@ -38,7 +38,7 @@ void append_axis(Kernel& k, Operand& from, Operand& to, std::int64_t extent, std
   k.kept.push_back(extent), from.kept.push_back(stride), to.kept.push_back(dense);
 }
 
-FusedKernel converting(const Side& s, std::int64_t outer, std::int64_t depth) {
+LoopKernel converting(const Side& s, std::int64_t outer, std::int64_t depth) {
   Kernel k;
   Operand from, to;
   from.dtype = s.dtype;
@@ -53,7 +53,7 @@ FusedKernel converting(const Side& s, std::int64_t outer, std::int64_t depth) {
   load.dtype = load.from = s.dtype, load.index = 0;
   k.name = "panel", k.loads = {from}, k.steps = {load}, k.stores = {{0, to}};
   set_schedule(k);
-  return FusedKernel(k);
+  return LoopKernel(k);
 }
 
 std::int64_t item_of(const Side& s) { return static_cast<std::int64_t>(item_bytes(s.dtype)); }
@@ -63,6 +63,10 @@ std::int64_t item_of(const Side& s) { return static_cast<std::int64_t>(item_byte
 void Panels::add(std::int64_t outer, std::int64_t depth) {
   if (are_needed() && !kernels_.contains({outer, depth}))
     kernels_.emplace(std::pair{outer, depth}, converting(side_, outer, depth));
+}
+
+void Panels::compile() const {
+  for (const auto& [extents, kernel] : kernels_) kernel.compile(false);
 }
 
 Matrix Panels::converted(const Matrix& from, std::int64_t outer, std::int64_t depth, std::byte* to) const {

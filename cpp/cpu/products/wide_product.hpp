@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cpu/blas.hpp"
-#include "cpu/fused/fused.hpp"
+#include "cpu/loop_kernel.hpp"
 
 namespace kfusion::cpu {
 
@@ -23,13 +23,14 @@ class Panels {
 
   /// Makes ready for panels of this size.
   void add(std::int64_t outer, std::int64_t depth);
+  void compile() const;  ///< as LoopKernel
   /// Of float32 there is nothing to convert.
   bool are_needed() const { return side_.dtype != DType::kFloat32; }
   Matrix converted(const Matrix& from, std::int64_t outer, std::int64_t depth, std::byte* to) const;
 
  private:
   const Side side_;
-  std::map<std::pair<std::int64_t, std::int64_t>, FusedKernel> kernels_;
+  std::map<std::pair<std::int64_t, std::int64_t>, LoopKernel> kernels_;
 };
 
 class WideProduct {
@@ -41,6 +42,7 @@ class WideProduct {
   /// As Blas::multiply, of factors that lie in any way, into float32. `depth` is not 0. `scratch`: a thread's own.
   void multiply(const Blas& blas, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
                 const Matrix& right, std::byte* result, std::int64_t pitch, std::byte* scratch) const;
+  void compile() const { left_.compile(), right_.compile(); }
   std::size_t scratch_bytes() const { return static_cast<std::size_t>(left_bytes_ + right_bytes_); }
 
  private:
