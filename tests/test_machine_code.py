@@ -293,6 +293,21 @@ class TestThreads:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
             list(pool.map(work, [100, 200]))
 
+    def test_a_caller_with_little_stack(self):
+        """LLVM recurses along chains: 1000 operations take more than 128 KB."""
+        out, _ = run_python("""
+            import threading
+            lines = [f"%v{i + 1} = fmul <64 x double> %v{i}, %v0" for i in range(2000)]
+            text = "\\n".join(["define void @scale(ptr %p) {", "%v0 = load <64 x double>, ptr %p", *lines,
+                              "store <64 x double> %v2000, ptr %p", "ret void", "}"])
+            before = threading.stack_size(128 << 10)
+            thread = threading.Thread(target=lambda: print(_core.machine_code(text).bytes > 2000))
+            thread.start()
+            thread.join()
+            print(threading.stack_size(before) == 128 << 10)
+        """, KFUSION_CACHE_MB="0")  # fmt: skip
+        assert out == "True\nTrue\n"
+
     def test_children_of_a_process_that_compiles(self):
         """Forked at any moment of a compilation, a child compiles, too, and so does its parent."""
         out, _ = run_python("""

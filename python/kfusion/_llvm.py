@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 _SHOWN_LINES = 20  # of a text that does not compile
+_STACK_BYTES = 16 << 20  # LLVM recurses, and its callers' threads may have little
 
 # llvmlite has a lock of its own around each call of LLVM. A child forked while another thread has it would wait for
 # ever, so a fork waits for this one, which all compilation takes.
@@ -43,15 +44,13 @@ def compile_object(text: str, triple: str, cpu: str, features: str) -> bytes:
     Raises:
         RuntimeError: the text is wrong, or there is no llvmlite.
     """
-    if threading.current_thread() is threading.main_thread():
-        return _apart(lambda: _in_turn(text, triple, cpu, features))
-    return _in_turn(text, triple, cpu, features)
+    return _apart(lambda: _in_turn(text, triple, cpu, features))
 
 
 def _apart(work: Callable[[], bytes]) -> bytes:
-    """work(), by a thread that no signal's handler interrupts. The main thread waits, and may be interrupted.
+    """work(), by a thread with a stack of _STACK_BYTES that no signal's handler interrupts.
 
-    Ctrl-C inside llvmlite would leave its lock taken for ever.
+    The main thread may be interrupted while it waits. Ctrl-C inside llvmlite would leave its lock taken for ever.
     """
     done = threading.Lock()
     done.acquire()
@@ -67,13 +66,22 @@ def _apart(work: Callable[[], bytes]) -> bytes:
             done.release()
 
     try:
-        threading.Thread(target=run, name="kfusion compiles").start()
+        _start(threading.Thread(target=run, name="kfusion compiles"))
     except RuntimeError:  # the interpreter shuts down, or the system has no more threads
         return work()
     done.acquire()
     if errors:
         raise errors.pop()  # out of the list: it would keep this frame, and the frame it
     return results[0]
+
+
+def _start(thread: threading.Thread) -> None:
+    with _turn:  # two of these at once would leave the setting changed
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
 
 
 def _in_turn(text: str, triple: str, cpu: str, features: str) -> bytes:
