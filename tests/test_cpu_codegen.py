@@ -124,24 +124,35 @@ class TestRows:
                 np.testing.assert_array_equal(a, b)
 
 
+def long_chain(g: Any, x: int) -> int:
+    for _ in range(30):
+        x = g.map("sin", [x])
+    return x
+
+
 class TestChoice:
     def test_what_is_left_has_a_reason(self, rng):
-        before = _core.left_to_compiled().get("pattern columns", 0)
+        before = _core.left_to_compiled().get("long chain", 0)
         with loops_by("generated"):
             x = rng.standard_normal((64, 333)).astype(np.float32)
-            Kernels(graph_of(lambda g, a: g.reduce("sum", a, [0]), x), True)
-        print(_core.left_to_compiled())
-        assert _core.left_to_compiled()["pattern columns"] == before + 1
+            Kernels(graph_of(long_chain, x), True)
+        assert _core.left_to_compiled()["long chain"] == before + 1
 
     def test_both_executors_have_kernels_of_their_own(self, rng):
         """Ready kernels of one graph are shared: never between executors."""
         x = rng.standard_normal((64, 332)).astype(np.float32)
+
+        def chain(v):
+            for _ in range(30):
+                v = np.sin(v)
+            return v
+
         with loops_by("compiled"):
-            kf.fuse(lambda v: v.sum(0) * 3)(x)
-        before = _core.left_to_compiled().get("pattern columns", 0)
+            kf.fuse(chain)(x)
+        before = _core.left_to_compiled().get("long chain", 0)
         with loops_by("generated"):
-            kf.fuse(lambda v: v.sum(0) * 3)(x)
-        assert _core.left_to_compiled().get("pattern columns", 0) > before
+            kf.fuse(chain)(x)
+        assert _core.left_to_compiled().get("long chain", 0) > before
 
     def test_other_names_are_refused(self):
         with pytest.raises(ValueError, match="compiled, generated or interpreted, got 'fast'"):

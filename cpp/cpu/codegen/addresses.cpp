@@ -3,7 +3,7 @@
 namespace kfusion::cpu::ir {
 
 Addresses::Addresses(const Form& form) : form_(form) {
-  for (int f = 0; f <= static_cast<int>(Field::kScratch); ++f) fields_.push_back(pointer_at({"%call"}, f));
+  for (int f = 0; f <= static_cast<int>(Field::kColumns); ++f) fields_.push_back(pointer_at({"%call"}, f));
   for (const auto* all : {&form.loads, &form.iotas, &form.tables, &form.stores})
     for (const Place& p : *all) {
       places_.push_back(&p);

@@ -25,6 +25,11 @@ class Addresses {
   Pointer row(const Place& p) const { return {row_[number(p)]}; }
   Number first_number(const Place& iota) const { return Number(row_[number(iota)]); }
   Pointer base(const Place& p) const { return {base_[number(p)]}; }
+  /// Another row of one operand, and back to where all were.
+  using Here = std::vector<std::string>;
+  const Here& here() const { return row_; }
+  void return_to(const Here& rows) { row_ = rows; }
+  void set_row(const Place& p, const std::string& at) { row_[number(p)] = at; }
 
   const Pointer& field(Field f) const { return fields_[static_cast<std::size_t>(f)]; }
   Number integer(int index) const { return number_at(field(Field::kIntegers), index); }

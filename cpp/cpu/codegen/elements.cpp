@@ -62,6 +62,7 @@ Elements::Elements(const Form& form, const Addresses& at) : form_(form), at_(at)
   for (int s = 0; s < static_cast<int>(steps); ++s) rounded_by_store_.push_back(is_rounded_by_store(s));
   values_.resize(steps), raw_.resize(steps), numbers_.resize(steps), kept_.resize(steps), divisors_.resize(steps);
   offsets_.resize(steps);
+  given_.resize(steps, false);
 }
 
 /// A float that is only stored as what it is cast to: the store rounds.
@@ -121,6 +122,19 @@ void Elements::compute_numbers(Reach reach, int sweep) {
   }
 }
 
+void Elements::compute_columns(const std::vector<int>& wanted, const Part& part) {
+  const std::vector<bool> needed = needed_for(wanted);
+  for (int s = 0; s < std::ssize(needed); ++s)
+    if (needed[static_cast<std::size_t>(s)] && form_.is_vector(s) && !form_.along(s) &&
+        !given_[static_cast<std::size_t>(s)])
+      give_columns(s, registers_of(s, part));
+}
+
+void Elements::give_columns(int s, std::vector<Value> registers) {
+  values_[static_cast<std::size_t>(s)] = std::move(registers);
+  given_[static_cast<std::size_t>(s)] = true;
+}
+
 void Elements::compute_number(int s) {
   Value number;
   {
@@ -147,7 +161,7 @@ std::vector<bool> Elements::needed_for(const std::vector<int>& wanted) const {
   std::vector<bool> needed(values_.size(), false);
   for (const int s : wanted) needed[static_cast<std::size_t>(s)] = true;
   for (std::size_t s = needed.size(); s-- > 0;)
-    if (needed[s] && form_.varies(static_cast<int>(s)) && !kept_[s])
+    if (needed[s] && !given_[s] && !kept_[s] && step(static_cast<int>(s)).kind != StepKind::kReduce)
       for (const int a : step(static_cast<int>(s)).arguments) needed[static_cast<std::size_t>(a)] = true;
   return needed;
 }
@@ -161,7 +175,7 @@ void Elements::compute_run(const std::vector<int>& wanted) {
 void Elements::compute(const std::vector<int>& wanted, const Part& part) {
   const std::vector<bool> needed = needed_for(wanted);
   for (int s = 0; s < std::ssize(needed); ++s)
-    if (needed[static_cast<std::size_t>(s)] && form_.is_vector(s))
+    if (needed[static_cast<std::size_t>(s)] && !given_[static_cast<std::size_t>(s)] && form_.is_vector(s))
       values_[static_cast<std::size_t>(s)] = registers_of(s, part);
 }
 

@@ -29,6 +29,10 @@ class Elements {
   void compute_row(int sweep) { compute_numbers(Reach::kOfRow, sweep); }
   /// Those of a run, that `wanted` steps are made of.
   void compute_run(const std::vector<int>& wanted);
+  /// Lanes across rows (Form::across): registers that serve all rows of the same columns, until forget_columns().
+  void compute_columns(const std::vector<int>& wanted, const Part& part);
+  void give_columns(int step, std::vector<Value> registers);
+  void forget_columns() { given_.assign(given_.size(), false); }
   /// Registers of the elements that `wanted` steps have, and those that they are made of.
   void compute(const std::vector<int>& wanted, const Part& part);
   /// Register j of a step's value.
@@ -70,6 +74,7 @@ class Elements {
   std::vector<std::optional<Number>> offsets_;  ///< by step: what a table is read from, which a number of the row says
   std::vector<Value> numbers_;
   std::vector<std::optional<Pointer>> kept_;
+  std::vector<bool> given_;                       ///< by step: its registers serve all rows of the columns
   std::vector<std::optional<Divisor>> divisors_;  ///< by step: a number by which elements are divided
   std::optional<Pointer> stage_;
 };

@@ -75,9 +75,10 @@ void put_number(const Number& n, const Pointer& array, std::int64_t index) {
 
 Pointer room(std::int64_t bytes) { return {text().stack("[" + std::to_string(bytes) + " x i8]")}; }
 
-Number for_each(const Number& begin, const Number& end, const Number& step, Carry& carry,
-                const std::function<void(const Number& i)>& body) {
-  const Number last = end - step;
+namespace {
+
+/// for (i = begin; i <= last;) i = body(i); returns where i ends.
+Number loop(const Number& begin, const Number& last, Carry& carry, const std::function<Number(const Number& i)>& body) {
   const std::string before = begin_block("before");
   const std::string head = text().new_label("loop"), latch = text().new_label("next"),
                     after = text().new_label("after");
@@ -91,10 +92,10 @@ Number for_each(const Number& begin, const Number& end, const Number& step, Carr
     left.push_back(text().name());
     c.name = emit(phi(c.type, c.name, before, left.back(), latch));
   }
-  body(i);
+  const Number following = body(i);
   jump(latch);
   text().label(latch);
-  define(next.name(), "add i64 " + i.name() + ", " + step.name());
+  define(next.name(), "bitcast i64 " + following.name() + " to i64");
   for (std::size_t k = 0; k < carry.size(); ++k)
     define(left[k], "bitcast " + carry[k].type + " " + carry[k].name + " to " + carry[k].type);
   jump(next <= last, head, after);
@@ -102,6 +103,21 @@ Number for_each(const Number& begin, const Number& end, const Number& step, Carr
   for (std::size_t k = 0; k < carry.size(); ++k)
     carry[k].name = emit(phi(carry[k].type, first[k].name, before, left[k], latch));
   return Number(emit(phi("i64", begin.name(), before, next.name(), latch)));
+}
+
+}  // namespace
+
+Number for_each(const Number& begin, const Number& end, const Number& step, Carry& carry,
+                const std::function<void(const Number& i)>& body) {
+  const auto one = [&](const Number& i) {
+    body(i);
+    return i + step;
+  };
+  return loop(begin, end - step, carry, one);
+}
+
+void repeat(const Number& begin, const Number& end, Carry& carry, const std::function<Number(const Number& i)>& body) {
+  loop(begin, end - 1, carry, body);
 }
 
 Number for_each(const Number& begin, const Number& end, const Number& step,

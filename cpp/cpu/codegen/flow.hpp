@@ -72,6 +72,9 @@ Number for_each(const Number& begin, const Number& end, const Number& step, Carr
 Number for_each(const Number& begin, const Number& end, const Number& step,
                 const std::function<void(const Number& i)>& body);
 
+/// for (i = begin; i < end;) i = body(i).
+void repeat(const Number& begin, const Number& end, Carry& carry, const std::function<Number(const Number& i)>& body);
+
 /// if (c) then(); else otherwise();
 void when(const Condition& c, Carry& carry, const std::function<void()>& then,
           const std::function<void()>& otherwise = {});

@@ -8,12 +8,6 @@
 namespace kfusion::cpu::ir {
 namespace {
 
-Extents joined(const Extents& kept, const Extents& reduced) {
-  Extents all = kept;
-  all.insert(all.end(), reduced.begin(), reduced.end());
-  return all;
-}
-
 bool all_zero(Extents::const_iterator first, Extents::const_iterator last) {
   return std::all_of(first, last, [](std::int64_t s) { return s == 0; });
 }
@@ -53,11 +47,12 @@ bool goes_in_pieces(const Kernel& k) {
 bool Form::takes_pairs() const { return in_pieces && !has_moments && kernel.cols() > kLongestRow; }
 
 Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
-    : kernel(k), target(t), streams(past_caches), lanes(lanes_of(k, t)), extents_(joined(k.kept, k.reduced)) {
+    : kernel(k), target(t), streams(past_caches), lanes(lanes_of(k, t)), across(goes_across(k)) {
+  extents_ = ordered(k.kept, k.reduced);
   if (extents_.empty()) extents_ = {1};
   axes = static_cast<int>(extents_.size());
   const auto kept = static_cast<int>(k.kept.size());
-  row_axes = k.kind == Pattern::kPointwise ? axes - 1 : std::min(kept, axes - 1);
+  row_axes = k.kind == Pattern::kPointwise ? axes - 1 : std::min(across ? kept - 1 : kept, axes - 1);
   constants_ = axes;
   int array = 0;
   for (const Operand& o : k.loads) loads.push_back(place(o, static_cast<int>(item_bytes(o.dtype)), array++, false));
@@ -70,9 +65,10 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
   positions_ = constants_;
   constants_ += 2 * static_cast<int>(tables.size());
   registers = registers_at_once(k, t);
-  has_moments = takes_moments(k);
-  in_pieces = goes_in_pieces(k);
-  for (const Step& s : k.steps) reach_.push_back(reach_of(s));
+  in_pieces = !across && goes_in_pieces(k);
+  in_tiles = across && goes_in_tiles(k);
+  has_moments = !across && takes_moments(k);
+  for (const Step& s : k.steps) reach_.push_back(reach_of(s)), along_.push_back(is_along(s));
 }
 
 Reach Form::reach_of(const Step& s) const {
@@ -80,11 +76,27 @@ Reach Form::reach_of(const Step& s) const {
   if (s.kind == StepKind::kConstant) return Reach::kOnce;
   if (s.kind == StepKind::kLoad) return loads[index].reach;
   if (s.kind == StepKind::kIota) return iotas[index].reach;
-  if (s.kind == StepKind::kReduce) return Reach::kOfRow;
+  if (s.kind == StepKind::kReduce) return across ? Reach::kDense : Reach::kOfRow;
   Reach most = Reach::kOnce;
   if (s.kind == StepKind::kTake) most = tables[index].reach;
   for (const int a : s.arguments) most = std::max(most, reach(a));
   return s.kind == StepKind::kTake && reach(s.arguments[0]) > Reach::kOfRun ? Reach::kStrided : most;
+}
+
+bool Form::is_along(const Step& s) const {
+  const auto index = static_cast<std::size_t>(s.index);
+  if (s.kind == StepKind::kReduce) return false;
+  if (s.kind == StepKind::kLoad) return loads[index].by_runs;
+  if (s.kind == StepKind::kIota) return iotas[index].by_runs;
+  if (s.kind == StepKind::kTake && tables[index].by_runs) return true;
+  return std::ranges::any_of(s.arguments, [this](int a) { return along(a); });
+}
+
+/// Numbers of axes in the order of loops.
+Extents Form::ordered(const Extents& kept, const Extents& reduced) const {
+  Extents all = kept;
+  all.insert(across ? all.end() - 1 : all.end(), reduced.begin(), reduced.end());
+  return all;
 }
 
 Place Form::place(const Operand& o, int item, int array, bool stored) {
@@ -105,7 +117,7 @@ Place Form::place(const Operand& o, int item, int array, bool stored) {
 
 /// A store of one element lies as a row of one.
 Extents Form::strides(const Place& p) const {
-  Extents s = joined(p.operand->kept, p.operand->reduced);
+  Extents s = ordered(p.operand->kept, p.operand->reduced);
   s.resize(static_cast<std::size_t>(axes), p.is_iota() ? 0 : 1);
   for (std::int64_t& stride : s) stride *= p.item;
   return s;

@@ -23,8 +23,9 @@ struct Call {
   const void* const* libm;
   IndexFault* fault;
   std::byte* scratch;
+  const std::int64_t* columns;  ///< what column_call.hpp has
 };
-enum class Field : std::uint8_t { kLoads, kStores, kIntegers, kNumbers, kLibm, kFault, kScratch };
+enum class Field : std::uint8_t { kLoads, kStores, kIntegers, kNumbers, kLibm, kFault, kScratch, kColumns };
 
 /// The rows [row, last_row) and of each the elements [begin, end).
 using Function = void (*)(const Call*, std::int64_t row, std::int64_t last_row, std::int64_t begin, std::int64_t end);
@@ -63,6 +64,9 @@ class Form {
   int row_axes;      ///< that rows lie along; the last axis is that of runs, and others count a row's runs
   int lanes;         ///< of all vectors
   int registers;     ///< that are taken at once: so many independent instructions follow each other
+  bool across;       ///< lanes lie along the last kept axis, which comes last here: "rows" are the other kept axes, and
+                     ///< their runs are what the kernel's reductions take
+  bool in_tiles;     ///< across: some columns go through all sweeps, then the next
   bool has_moments;  ///< each pair of reductions is a mean and the squares about it, taken by one sweep
   bool in_pieces;    ///< rows go by in pieces (pieces.hpp): they are long, or too few for the threads
   std::vector<Place> loads, iotas, tables, stores;
@@ -79,6 +83,8 @@ class Form {
   bool varies(int step) const { return reach(step) > Reach::kOfRow; }
   /// Whether there is no less of a run than the registers that are taken at once.
   bool begins_with_registers() const { return run_axes() == 0 && cols() >= std::int64_t{lanes} * registers; }
+  /// Whether it is another one in each run.
+  bool along(int step) const { return along_[static_cast<std::size_t>(step)]; }
   /// Where Call::integers has them.
   int extent(int axis) const { return axis; }
   int offset(const Place& p) const { return p.first_integer; }
@@ -101,10 +107,13 @@ class Form {
   Extents strides(const Place& p) const;
 
   Reach reach_of(const Step& s) const;
+  bool is_along(const Step& s) const;
+  Extents ordered(const Extents& kept, const Extents& reduced) const;
 
   Extents extents_;
   int constants_ = 0, positions_ = 0;
   std::vector<Reach> reach_;  ///< by step
+  std::vector<bool> along_;   ///< by step
 };
 
 /// The functions that the text of the kernel defines, in the order in which they are run.

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "cpu/buffer.hpp"
+#include "cpu/codegen/column_jobs.hpp"
 #include "cpu/codegen/form.hpp"
 #include "cpu/codegen/libm_table.hpp"
 #include "cpu/codegen/machine_code.hpp"
@@ -71,6 +73,7 @@ class GeneratedKernel::Program {
         streaming_(kernel, ir::host_facts(), true),
         integers_(cached_.form().integers()),
         scratch_bytes_(scratch_bytes(ir::RowPlan(cached_.form()), kernel.cols())),
+        columns_(cached_.form().across ? std::optional<ir::ColumnJobs>(cached_.form()) : std::nullopt),
         rows(cached_.form().rows()),
         cols(cached_.form().cols()),
         bytes(kernel.bytes()) {
@@ -85,7 +88,7 @@ class GeneratedKernel::Program {
   std::int64_t work() const {
     constexpr std::int64_t kStepsPerPass = 16;  // that take about as long as memory does
     const auto steps = std::ssize(kernel.steps) + std::ssize(kernel.stores);
-    return bytes + std::max(bytes, 4 * rows * cols) * steps / kStepsPerPass;
+    return bytes + std::max(bytes, 4 * kernel.rows() * kernel.cols()) * steps / kStepsPerPass;
   }
   /// In place the lines are in the cache already, and theirs to write.
   bool is_in_place(const std::byte* const* loads, std::byte* const* stores) const {
@@ -99,8 +102,9 @@ class GeneratedKernel::Program {
   template <class F>
   void with_call(const std::byte* const* loads, std::byte* const* stores, const double* parameters, const F& f) const {
     IndexFault fault;
-    ir::Call call{loads,  stores, integers_.data(), numbers_.data(), ir::libm_table(cached_.form().target.vector_bytes),
-                  &fault, nullptr};
+    ir::Call call{
+        loads,  stores,  integers_.data(), numbers_.data(), ir::libm_table(cached_.form().target.vector_bytes),
+        &fault, nullptr, nullptr};
     has_parameters_ ? with_numbers(call, parameters, f) : f(call);
     fault.check(kernel.tables);
   }
@@ -120,7 +124,9 @@ class GeneratedKernel::Program {
     f(call);
   }
 
+  bool may_stream() const { return !columns_ || columns_->may_stream(); }
   void run_rows(ir::Function function, const ir::Call& call, int threads, bool streams) const {
+    if (columns_) return columns_->run(function, call, threads, streams);
     const auto part = [&](std::int64_t row, std::int64_t last, std::int64_t begin, std::int64_t end) {
       const Buffer scratch = scratch_bytes_ > 0 ? Buffer(static_cast<std::size_t>(scratch_bytes_)) : Buffer();
       ir::Call mine = call;
@@ -147,6 +153,7 @@ class GeneratedKernel::Program {
   const KernelCode cached_, streaming_;
   const std::vector<std::int64_t> integers_;
   const std::int64_t scratch_bytes_;
+  const std::optional<ir::ColumnJobs> columns_;
   std::vector<double> numbers_;
   bool has_parameters_ = false;
 
@@ -162,8 +169,8 @@ GeneratedKernel::~GeneratedKernel() = default;
 
 void GeneratedKernel::run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const {
   const Program& p = *program_;
-  if (p.rows == 0 || p.cols == 0) return;
-  const bool stream = streams(p.stored_bytes, p.bytes) && !p.is_in_place(loads, stores);
+  if (p.kernel.rows() * p.kernel.cols() == 0) return;
+  const bool stream = streams(p.stored_bytes, p.bytes) && p.may_stream() && !p.is_in_place(loads, stores);
   const ir::Function function = p.code(stream).function();
   p.with_call(loads, stores, parameters,
               [&](const ir::Call& call) { p.run_rows(function, call, threads_for(p.work()), stream); });
@@ -172,8 +179,8 @@ void GeneratedKernel::run(const std::byte* const* loads, std::byte* const* store
 void GeneratedKernel::run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
                                bool stream) const {
   const Program& p = *program_;
-  if (p.rows == 0 || p.cols == 0) return;
-  const ir::Function function = p.code(stream).function();
+  if (p.kernel.rows() * p.kernel.cols() == 0) return;
+  const ir::Function function = p.code(stream && p.may_stream()).function();
   p.with_call(loads, stores, parameters, [&](const ir::Call& call) { p.run_rows(function, call, 1, stream); });
 }
 

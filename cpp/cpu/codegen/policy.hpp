@@ -50,4 +50,17 @@ inline constexpr std::int64_t kFewRows = 16;
 /// Elements of a row that is shared or long, that are reduced at a time.
 inline constexpr std::int64_t kRowPiece = 16384;
 
+// ---- lanes across rows ----
+
+/// Whether lanes lie along the last kept axis.
+inline bool goes_across(const Kernel& k) { return k.kind == Pattern::kColumns; }
+/// Rows of a tile that stay in the cache together. Of more, blocks of columns are taken some rows at a time.
+inline constexpr std::int64_t kRowsOfTile = 64;
+inline bool goes_in_tiles(const Kernel& k) { return k.cols() <= kRowsOfTile; }
+/// Rows that go through a block before the next do; its columns; and bytes of a block whose rows the cache holds until
+/// they are swept again.
+inline constexpr std::int64_t kRowsAtOnce = 8, kBlockColumns = 2048, kLeastBlockColumns = 128, kBlockBytes = 512 * 1024;
+/// Few columns are taken in parts of the rows of so many elements each, as many for every number of threads.
+inline constexpr std::int64_t kManyColumns = 4096, kElementsOfPart = 256 * 1024, kMostParts = 64;
+
 }  // namespace kfusion::cpu::ir

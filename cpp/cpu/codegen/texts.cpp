@@ -10,7 +10,7 @@ namespace kfusion::cpu::ir {
 std::string kernel_text(const Form& form) {
   Text text(form.target, form.lanes);
   const Writing writing(text);
-  form.kernel.kind == Pattern::kPointwise ? write_map(form) : write_rows(form);
+  form.kernel.kind == Pattern::kPointwise ? write_map(form) : form.across ? write_columns(form) : write_rows(form);
   return "define void @kernel(ptr %call, i64 %row, i64 %last_row, i64 %begin, i64 %end) #0 {\n" + text.body() +
          "  ret void\n}\n" + text.declarations() + "attributes #0 = { " + text.attributes() + " }\n!0 = !{i32 1}\n";
 }
@@ -41,6 +41,8 @@ std::string why_not_generated(const Kernel& k) {
     case Pattern::kRows:
     case Pattern::kFullReduction:
       return why_not_rows(k);
+    case Pattern::kColumns:
+      return "";
     default:
       return "pattern " + std::string(name(k.kind));
   }

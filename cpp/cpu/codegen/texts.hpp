@@ -6,5 +6,6 @@ namespace kfusion::cpu::ir {
 
 void write_map(const Form& form);
 void write_rows(const Form& form);
+void write_columns(const Form& form);
 
 }  // namespace kfusion::cpu::ir

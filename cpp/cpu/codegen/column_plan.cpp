@@ -1,0 +1,51 @@
+#include "cpu/codegen/column_plan.hpp"
+
+#include <algorithm>
+
+#include "kfusion/divide_up.hpp"
+
+namespace kfusion::cpu::ir {
+namespace {
+
+bool is_made(const Step& s) { return s.kind == StepKind::kMap || s.kind == StepKind::kCast; }
+
+}  // namespace
+
+ColumnPlan::ColumnPlan(const Form& form) {
+  RowPlan plan(form);
+  sweeps = std::move(plan.sweeps);
+  if (form.in_tiles) kept = std::move(plan.kept);
+  for (Sweep& s : sweeps)
+    if (!form.in_tiles) s.keeps.clear();
+  std::vector<bool> is_held(form.kernel.steps.size(), false);
+  const auto hold = [&](int s) {
+    const Step& step = form.kernel.steps[static_cast<std::size_t>(s)];
+    if (form.varies(s) && !form.along(s) && is_made(step)) is_held[static_cast<std::size_t>(s)] = true;
+  };
+  for (int s = 0; s < std::ssize(form.kernel.steps); ++s) {
+    const Step& step = form.kernel.steps[static_cast<std::size_t>(s)];
+    if (step.kind == StepKind::kReduce) is_held[static_cast<std::size_t>(s)] = true, reductions.push_back(s);
+    if (step.kind == StepKind::kReduce || form.along(s)) std::ranges::for_each(step.arguments, hold);
+  }
+  for (const Sweep& s : sweeps) std::ranges::for_each(s.wanted, hold);
+  for (int s = 0; s < std::ssize(is_held); ++s)
+    if (is_held[static_cast<std::size_t>(s)]) held.push_back(s);
+}
+
+std::vector<int> ColumnPlan::held_after(const Form& form, int ready) const {
+  std::vector<int> found;
+  for (const int s : held)
+    if (form.schedule().ready[static_cast<std::size_t>(s)] == ready) found.push_back(s);
+  return found;
+}
+
+ColumnScratch::ColumnScratch(const Form& form, const ColumnPlan& plan, std::int64_t columns, std::int64_t parts,
+                             std::int64_t rows) {
+  const std::int64_t tile = std::int64_t{form.lanes} * form.registers;
+  array_bytes = round_up(columns + tile, tile) * kLaneBytes;
+  first_part = std::ssize(plan.held) * array_bytes;
+  part_bytes = std::ssize(plan.reductions) * array_bytes;
+  bytes = form.in_tiles ? std::ssize(plan.kept) * rows * tile * kLaneBytes : first_part + parts * part_bytes;
+}
+
+}  // namespace kfusion::cpu::ir

@@ -1,0 +1,32 @@
+// Which values of columns wait in memory between phases, and where.
+#pragma once
+#include <vector>
+
+#include "cpu/codegen/row_plan.hpp"
+
+namespace kfusion::cpu::ir {
+
+struct ColumnPlan {
+  explicit ColumnPlan(const Form& form);
+
+  int phases() const { return 1 + 2 * static_cast<int>(sweeps.size()); }
+  /// Those that a phase leaves: values known when `ready` sweeps are done.
+  std::vector<int> held_after(const Form& form, int ready) const;
+
+  std::vector<Sweep> sweeps;
+  std::vector<int> kept;        ///< steps, each of which has a register for each element of a tile (Form::in_tiles)
+  std::vector<int> held;        ///< steps, each of which has an array along a block's columns
+  std::vector<int> reductions;  ///< steps, each of which has an array of accumulators
+};
+
+/// Of any lane: so that columns lie alike in all arrays.
+inline constexpr std::int64_t kLaneBytes = 8;
+
+/// Of a call that takes blocks of so many columns in so many parts of the rows; of tiles, for so many rows.
+struct ColumnScratch {
+  ColumnScratch(const Form& form, const ColumnPlan& plan, std::int64_t columns, std::int64_t parts, std::int64_t rows);
+
+  std::int64_t array_bytes, first_part, part_bytes, bytes;
+};
+
+}  // namespace kfusion::cpu::ir
