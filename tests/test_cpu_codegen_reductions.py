@@ -1,4 +1,5 @@
-"""Rows along several axes, generated for the CPU, against float64."""
+"""Reductions that are generated for the CPU, of rows along several axes and of rows that go by in pieces, against
+float64."""
 
 from __future__ import annotations
 
@@ -7,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kfusion as kf
 from graph_runs import draw, wide
 from kinds import ALL_DTYPES, DTYPES, np_dtype
 from layouts import laid_out
-from test_cpu_codegen import assert_close, compiled, generated, pytestmark  # noqa: F401
+from test_cpu_codegen import assert_close, compiled, generated, loops_by, pytestmark  # noqa: F401
 
 SHAPES = [(20, 17, 5, 7), (3, 20, 1, 65), (4, 33, 3, 32), (2, 18, 40, 2)]  # all axes but the second are reduced
 AXES = [0, 2, 3]
@@ -20,11 +22,31 @@ def positive(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np
     return np.asarray(rng.uniform(0.5, 1.5, shape)).astype(np_dtype(dtype))
 
 
-def normalized(g: Any, x: int) -> list[int]:
-    mean = g.reduce("mean", x, AXES, True)
+def normalized(g: Any, x: int, axes: list[int]) -> list[int]:
+    mean = g.reduce("mean", x, axes, True)
     away = g.map("subtract", [x, mean])
-    variance = g.reduce("mean", g.map("multiply", [away, away]), AXES, True)
+    variance = g.reduce("mean", g.map("multiply", [away, away]), axes, True)
     return [g.map("divide", [away, g.map("sqrt", [variance])]), mean, variance]
+
+
+def check_normalized(x: np.ndarray, axes: list[int], dtype: str) -> None:
+    y, mean, variance = generated(lambda g, a: normalized(g, a, axes), x)
+    away = wide(x) - wide(mean)
+    squares = np.square(away).mean(tuple(axes), keepdims=True)
+    assert_close(mean, wide(x).mean(tuple(axes), keepdims=True), dtype)
+    assert_close(variance, squares, dtype)
+    assert_close(y, away / np.sqrt(squares), dtype)
+
+
+def softmax(g: Any, x: int, axes: list[int]) -> int:
+    e = g.map("exp", [g.map("subtract", [x, g.reduce("max", x, axes, True)])])
+    return g.map("divide", [e, g.reduce("sum", e, axes, True)])
+
+
+def softmax_of(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        e = np.exp(wide(x) - wide(x).max(axes, keepdims=True))
+        return e / e.sum(axes, keepdims=True)
 
 
 class TestSeveralAxes:
@@ -58,20 +80,104 @@ class TestSeveralAxes:
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("shape", SHAPES, ids=str)
     def test_variances(self, shape, dtype, offset, isa, rng):
-        x = (rng.standard_normal(shape) + (offset if dtype.startswith("float3") else 0)).astype(np_dtype(dtype))
-        y, mean, variance = generated(normalized, x)
-        exact, about = wide(x), wide(mean)
-        assert_close(mean, exact.mean(tuple(AXES), keepdims=True), dtype)
-        assert_close(variance, np.square(exact - about).mean(tuple(AXES), keepdims=True), dtype)
-        assert_close(y, (exact - about) / np.sqrt(np.square(exact - about).mean(tuple(AXES), keepdims=True)), dtype)
+        x = (rng.standard_normal(shape) + (offset if dtype in ("float32", "float64") else 0)).astype(np_dtype(dtype))
+        check_normalized(x, AXES, dtype)
 
     @pytest.mark.parametrize("shape", SHAPES, ids=str)
     def test_values_that_are_kept(self, shape, isa, rng):
         x = rng.standard_normal(shape).astype(np.float32)
 
-        def softmax(g: Any, a: int) -> int:
-            e = g.map("exp", [g.map("subtract", [a, g.reduce("max", a, AXES, True)])])
-            return g.map("divide", [e, g.reduce("sum", e, AXES, True)])
+        assert_close(generated(lambda g, a: softmax(g, a, AXES), x)[0], softmax_of(x, tuple(AXES)), "float32")
 
-        e = np.exp(wide(x) - wide(x).max(tuple(AXES), keepdims=True))
-        assert_close(generated(softmax, x)[0], e / e.sum(tuple(AXES), keepdims=True), "float32")
+
+# Rows that threads share, and long ones; pieces have 16384 elements.
+PIECES = [(4097,), (16385,), (3, 20_001), (2, 5, 70_001), (17, 65_537), (2, 300, 70)]
+
+
+class TestPieces:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", [(1,), (5,), (64,), *PIECES], ids=str)
+    def test_whole_arrays(self, shape, dtype, isa, rng):
+        x = positive(rng, dtype, shape)
+        if dtype == "float16":
+            x *= np.float16(2.0**-6)  # all of them add up to less than 65504
+        ops = ("sum", "mean", "max", "min")
+        got = generated(lambda g, a: [g.reduce(op, a, None) for op in ops], x)
+        for value, op in zip(got, ops, strict=True):
+            assert_close(value, getattr(np, op)(wide(x)), dtype)
+
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    @pytest.mark.parametrize("shape", PIECES, ids=str)
+    def test_extremes_have_the_bits_of_compiled_steps(self, shape, dtype, isa, rng):
+        x = draw(rng, dtype, shape)
+
+        def build(g: Any, a: int) -> list[int]:
+            return [g.reduce(op, a, [len(shape) - 1]) for op in ("max", "min", "any", "all")]
+
+        for got, want in zip(generated(build, x), compiled(build, x), strict=True):
+            np.testing.assert_array_equal(wide(got), wide(want))
+
+    @pytest.mark.parametrize("order", [(0, 1, 2), (1, 2, 0), (1, 0, 2)])
+    @pytest.mark.parametrize("axes", [None, [0, 2]])
+    def test_any_strides(self, axes, order, isa, rng):
+        shape = (7, 15, 800)
+        x = laid_out(draw(rng, "float32", shape), (list(order), [-1, 2, 1]))
+        y = draw(rng, "float32", (7, 1, 1))
+        got = generated(lambda g, a, b: g.reduce("sum", g.map("multiply", [a, g.map("exp", [b])]), axes), x, y)[0]
+        assert_close(got, (wide(x) * np.exp(wide(y))).sum(None if axes is None else tuple(axes)), "float32")
+
+    @pytest.mark.parametrize("offset", [0, 1e4])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", PIECES, ids=str)
+    def test_variances(self, shape, dtype, offset, isa, rng):
+        x = (rng.standard_normal(shape) + (offset if dtype in ("float32", "float64") else 0)).astype(np_dtype(dtype))
+        axes = [0, len(shape) - 1] if shape == PIECES[-1] else [len(shape) - 1]
+
+        check_normalized(x, axes, dtype)
+
+    @pytest.mark.parametrize("special", [None, np.nan, np.inf, -np.inf])
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", PIECES, ids=str)
+    def test_softmax(self, shape, dtype, special, isa, rng):
+        x = (10 * rng.standard_normal(shape)).astype(np_dtype(dtype))
+        if special is not None:
+            x[..., 100:40_000:3] = special  # a piece of them alone is beside others
+            x[..., 16384 : 2 * 16384] = special
+        axes = [0, len(shape) - 1] if shape == PIECES[-1] else [len(shape) - 1]
+        got, want = generated(lambda g, a: softmax(g, a, axes), x)[0], softmax_of(x, tuple(axes))
+        np.testing.assert_array_equal(np.isnan(wide(got)), np.isnan(want))
+        assert_close(np.nan_to_num(wide(got)), np.nan_to_num(want), dtype)
+
+    @pytest.mark.parametrize("zero", [0.0, -0.0])
+    def test_signed_zeros(self, zero, isa):
+        x = np.full((2, 40_000), zero, np.float32)
+        for whole in (None, [1]):
+            got = generated(lambda g, a, whole=whole: [g.reduce(op, a, whole) for op in ("max", "min", "mean")], x)
+            assert all((np.signbit(v) == np.signbit(zero)).all() for v in got)
+
+    @pytest.mark.parametrize("at", [0, 5, 16383, 16384, 69_999])
+    @pytest.mark.parametrize("nan", [False, True])
+    def test_searches(self, at, nan, isa, rng):
+        x = rng.standard_normal((2, 70_000)).astype(np.float32)
+        x[0, at:] = np.nan if nan else 9.0
+        x[1, at] = np.inf
+        with loops_by("generated"):
+            got = kf.fuse(lambda v: (kf.argmax(v), kf.argmax(v, axis=1), kf.argmin(v)))(x)
+        for value, want in zip(got, (x.argmax(), x.argmax(1), x.argmin()), strict=True):
+            np.testing.assert_array_equal(value, want)
+
+    @pytest.mark.parametrize("shape", [(300_001,), (3, 80_000), (9, 70_000)])
+    def test_threads_do_not_change_bits(self, shape, threads, isa, rng):
+        x = rng.standard_normal(shape).astype(np.float32)
+        axes, results = [len(shape) - 1], []
+        for n in (1, 2, 3):
+            threads(n)
+            results.append(generated(lambda g, a: [*normalized(g, a, axes), softmax(g, a, axes)], x))
+        for other in results[1:]:
+            for a, b in zip(results[0], other, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+    def test_past_the_caches(self, isa, rng):
+        x = rng.standard_normal((3, 2_000_001)).astype(np.float32)  # no row but the first begins at a line
+        got = generated(lambda g, a: softmax(g, a, [1]), x)[0]
+        assert_close(1e5 * got, 1e5 * softmax_of(x, (1,)), "float32")

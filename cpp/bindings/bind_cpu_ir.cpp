@@ -124,8 +124,8 @@ struct StepText {
     text.line("br label %head");
     text.label("end");
     text.line("ret void");
-    return "define void @kernel(ptr %arrays, i64 %registers) #0 {\n" + text.body() + "}\n" + text.declarations() +
-           "attributes #0 = { " + text.attributes() + " }\n";
+    return "define void @kernel(ptr %arrays, i64 %registers) #0 {\n" + text.body() + "}\n" +
+           lines_of(text.declarations()) + "attributes #0 = { " + text.attributes() + " }\n";
   }
 };
 

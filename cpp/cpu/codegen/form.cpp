@@ -37,14 +37,30 @@ bool takes_moments(const Kernel& k) {
          std::ranges::none_of(k.pairs, has_another);
 }
 
+/// Whether each second of a pair needs nothing else that its sweep finds than firsts.
+bool seconds_need_firsts(const Kernel& k) {
+  const auto at = [](int i) { return static_cast<std::size_t>(i); };
+  return std::ranges::all_of(k.pairs, [&](const Pair& p) {
+    std::vector<int> needed = k.steps[at(p.second)].arguments;
+    for (std::size_t i = 0; i < needed.size(); ++i) {
+      const int s = needed[i];
+      const bool is_first = std::ranges::find(k.pairs, s, &Pair::first) != k.pairs.end();
+      const Step& step = k.steps[at(s)];
+      if (step.level == Level::kElement)
+        needed.insert(needed.end(), step.arguments.begin(), step.arguments.end());
+      else if (!is_first && k.paired.ready[at(s)] >= k.paired.ready[at(p.second)])
+        return false;
+    }
+    return true;
+  });
+}
+
 bool goes_in_pieces(const Kernel& k) {
   if (k.kind == Pattern::kPointwise || k.parts() > 0) return false;
   return k.cols() > kLongestRow || (k.rows() < kFewRows && k.cols() > kPiece);
 }
 
 }  // namespace
-
-bool Form::takes_pairs() const { return in_pieces && !has_moments && kernel.cols() > kLongestRow; }
 
 Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
     : kernel(k), target(t), streams(past_caches), lanes(lanes_of(k, t)), across(goes_across(k)) {
@@ -68,6 +84,7 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
   in_pieces = !across && goes_in_pieces(k);
   in_tiles = across && goes_in_tiles(k);
   has_moments = !across && takes_moments(k);
+  takes_pairs_ = in_pieces && !has_moments && k.cols() > kLongestRow && seconds_need_firsts(k);
   for (const Step& s : k.steps) reach_.push_back(reach_of(s)), along_.push_back(is_along(s));
 }
 

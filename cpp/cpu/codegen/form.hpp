@@ -75,14 +75,16 @@ class Form {
   int run_axes() const { return axes - 1 - row_axes; }
   const Schedule& schedule() const { return has_moments || takes_pairs() ? kernel.paired : kernel.separate; }
   /// Whether the second of a pair is taken of each piece before the next: all of a row would have left the cache.
-  bool takes_pairs() const;
+  bool takes_pairs() const { return takes_pairs_; }
   Reach reach(int step) const { return reach_[static_cast<std::size_t>(step)]; }
   /// Whether elements of a run have others.
   bool is_vector(int step) const { return reach(step) > Reach::kOfRun; }
   /// Whether elements of a row have others.
   bool varies(int step) const { return reach(step) > Reach::kOfRow; }
   /// Whether there is no less of a run than the registers that are taken at once.
-  bool begins_with_registers() const { return run_axes() == 0 && cols() >= std::int64_t{lanes} * registers; }
+  bool begins_with_registers() const {
+    return run_axes() == 0 && !in_pieces && cols() >= std::int64_t{lanes} * registers;
+  }
   /// Whether it is another one in each run.
   bool along(int step) const { return along_[static_cast<std::size_t>(step)]; }
   /// Where Call::integers has them.
@@ -112,6 +114,7 @@ class Form {
 
   Extents extents_;
   int constants_ = 0, positions_ = 0;
+  bool takes_pairs_ = false;
   std::vector<Reach> reach_;  ///< by step
   std::vector<bool> along_;   ///< by step
 };

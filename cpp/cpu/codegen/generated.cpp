@@ -11,6 +11,7 @@
 #include "cpu/codegen/form.hpp"
 #include "cpu/codegen/libm_table.hpp"
 #include "cpu/codegen/machine_code.hpp"
+#include "cpu/codegen/pieces.hpp"
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/row_plan.hpp"
 #include "cpu/index_fault.hpp"
@@ -37,20 +38,22 @@ class KernelCode {
   KernelCode& operator=(const KernelCode&) = delete;
 
   const ir::Form& form() const { return form_; }
-  ir::Function function() const {
-    if (const Ready* r = ready_.load(std::memory_order_acquire)) return r->function;
+  const std::vector<ir::Function>& functions() const {
+    if (const Ready* r = ready_.load(std::memory_order_acquire)) return r->functions;
     auto code = machine_code(ir::kernel_text(form_), form_.target);
-    const auto function = reinterpret_cast<ir::Function>(code->address("kernel"));
-    auto fresh = std::make_unique<const Ready>(std::move(code), function);
-    const Ready* none = nullptr;
-    if (ready_.compare_exchange_strong(none, fresh.get(), std::memory_order_acq_rel)) fresh.release();
-    return function;
+    std::vector<ir::Function> functions;
+    for (const std::string& name : ir::functions_of(form_))
+      functions.push_back(reinterpret_cast<ir::Function>(code->address(name)));
+    auto fresh = std::make_unique<const Ready>(std::move(code), std::move(functions));
+    const Ready* ready = nullptr;
+    if (ready_.compare_exchange_strong(ready, fresh.get(), std::memory_order_acq_rel)) ready = fresh.release();
+    return ready->functions;
   }
 
  private:
   struct Ready {
     std::shared_ptr<const MachineCode> code;
-    ir::Function function;
+    std::vector<ir::Function> functions;
   };
   const ir::Form form_;
   mutable std::atomic<const Ready*> ready_{nullptr};
@@ -72,10 +75,11 @@ class GeneratedKernel::Program {
         cached_(kernel, ir::host_facts(), false),
         streaming_(kernel, ir::host_facts(), true),
         integers_(cached_.form().integers()),
+        pieces_(cached_.form()),
         scratch_bytes_(scratch_bytes(ir::RowPlan(cached_.form()), kernel.cols())),
         columns_(cached_.form().across ? std::optional<ir::ColumnJobs>(cached_.form()) : std::nullopt),
         rows(cached_.form().rows()),
-        cols(cached_.form().cols()),
+        cols(kernel.kind == Pattern::kPointwise ? cached_.form().cols() : kernel.cols()),
         bytes(kernel.bytes()) {
     for (std::size_t t = 0; t < kernel.stores.size(); ++t)
       stored_bytes += cached_.form().elements(cached_.form().stores[t]) * cached_.form().stores[t].item;
@@ -125,7 +129,9 @@ class GeneratedKernel::Program {
   }
 
   bool may_stream() const { return !columns_ || columns_->may_stream(); }
-  void run_rows(ir::Function function, const ir::Call& call, int threads, bool streams) const {
+  void run_rows(const std::vector<ir::Function>& functions, const ir::Call& call, int threads, bool streams) const {
+    if (cached_.form().in_pieces) return run_in_pieces(functions, pieces_, call, rows, threads, streams);
+    const ir::Function function = functions[0];
     if (columns_) return columns_->run(function, call, threads, streams);
     const auto part = [&](std::int64_t row, std::int64_t last, std::int64_t begin, std::int64_t end) {
       const Buffer scratch = scratch_bytes_ > 0 ? Buffer(static_cast<std::size_t>(scratch_bytes_)) : Buffer();
@@ -152,6 +158,7 @@ class GeneratedKernel::Program {
  private:
   const KernelCode cached_, streaming_;
   const std::vector<std::int64_t> integers_;
+  const ir::Pieces pieces_;
   const std::int64_t scratch_bytes_;
   const std::optional<ir::ColumnJobs> columns_;
   std::vector<double> numbers_;
@@ -171,27 +178,27 @@ void GeneratedKernel::run(const std::byte* const* loads, std::byte* const* store
   const Program& p = *program_;
   if (p.kernel.rows() * p.kernel.cols() == 0) return;
   const bool stream = streams(p.stored_bytes, p.bytes) && p.may_stream() && !p.is_in_place(loads, stores);
-  const ir::Function function = p.code(stream).function();
+  const std::vector<ir::Function>& functions = p.code(stream).functions();
   p.with_call(loads, stores, parameters,
-              [&](const ir::Call& call) { p.run_rows(function, call, threads_for(p.work()), stream); });
+              [&](const ir::Call& call) { p.run_rows(functions, call, threads_for(p.work()), stream); });
 }
 
 void GeneratedKernel::run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
                                bool stream) const {
   const Program& p = *program_;
   if (p.kernel.rows() * p.kernel.cols() == 0) return;
-  const ir::Function function = p.code(stream && p.may_stream()).function();
-  p.with_call(loads, stores, parameters, [&](const ir::Call& call) { p.run_rows(function, call, 1, stream); });
+  const std::vector<ir::Function>& functions = p.code(stream && p.may_stream()).functions();
+  p.with_call(loads, stores, parameters, [&](const ir::Call& call) { p.run_rows(functions, call, 1, stream); });
 }
 
 void GeneratedKernel::run_range(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
                                 std::int64_t begin, std::int64_t end) const {
   const Program& p = *program_;
-  const ir::Function function = p.code(false).function();
+  const ir::Function function = p.code(false).functions()[0];
   p.with_call(loads, stores, parameters, [&](const ir::Call& call) { function(&call, 0, 1, begin, end); });
 }
 
-void GeneratedKernel::compile(bool stream) const { program_->code(stream).function(); }
+void GeneratedKernel::compile(bool stream) const { program_->code(stream).functions(); }
 
 std::int64_t GeneratedKernel::work(std::int64_t elements) const {
   const Program& p = *program_;

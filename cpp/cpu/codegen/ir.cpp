@@ -49,16 +49,16 @@ std::string Text::body() const {
   return all;
 }
 
-std::string Text::declarations() const {
-  std::string all;
-  for (const std::string& l : declarations_) all.append(l).push_back('\n');
-  return all;
-}
-
 std::string Text::attributes() const {
   const std::string bits = std::to_string(8 * target_.vector_bytes);
   return "nounwind \"no-trapping-math\"=\"true\" \"prefer-vector-width\"=\"" + bits +
          "\" \"min-legal-vector-width\"=\"" + bits + "\"";
+}
+
+std::string lines_of(const std::set<std::string>& declarations) {
+  std::string all;
+  for (const std::string& l : declarations) all.append(l).push_back('\n');
+  return all;
 }
 
 Text& text() {

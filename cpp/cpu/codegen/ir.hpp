@@ -42,7 +42,7 @@ class Text {
 
   /// All lines of the function, with "entry:" first.
   std::string body() const;
-  std::string declarations() const;
+  const std::set<std::string>& declarations() const { return declarations_; }
   /// Its attributes: "nounwind ...", without which LLVM would cut vectors of 512 bits.
   std::string attributes() const;
 
@@ -101,6 +101,8 @@ class Together {
   Text& text_;
   int before_;
 };
+
+std::string lines_of(const std::set<std::string>& declarations);
 
 /// "<16 x float>" of "float"; "float" where there is one lane.
 std::string vector_of(std::string_view scalar);

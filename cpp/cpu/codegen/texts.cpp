@@ -1,18 +1,63 @@
 #include "cpu/codegen/texts.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <set>
 
 #include "cpu/codegen/ir.hpp"
 #include "cpu/codegen/policy.hpp"
 
 namespace kfusion::cpu::ir {
 
+namespace {
+
+class Module {
+ public:
+  explicit Module(const Form& form) : form_(form) {}
+
+  void add(const std::string& function, const std::function<void()>& write) {
+    Text text(form_.target, form_.lanes);
+    const Writing writing(text);
+    write();
+    functions_ += "define void @" + function + "(ptr %call, i64 %row, i64 %last_row, i64 %begin, i64 %end) #0 {\n" +
+                  text.body() + "  ret void\n}\n";
+    declarations_.insert(text.declarations().begin(), text.declarations().end());
+    attributes_ = text.attributes();
+  }
+  std::string all() const {
+    return functions_ + lines_of(declarations_) + "attributes #0 = { " + attributes_ + " }\n!0 = !{i32 1}\n";
+  }
+
+ private:
+  const Form& form_;
+  std::string functions_, attributes_;
+  std::set<std::string> declarations_;
+};
+
+std::string number_of_sweep(const char* function, int sweep) { return function + std::to_string(sweep); }
+
+}  // namespace
+
 std::string kernel_text(const Form& form) {
-  Text text(form.target, form.lanes);
-  const Writing writing(text);
-  form.kernel.kind == Pattern::kPointwise ? write_map(form) : form.across ? write_columns(form) : write_rows(form);
-  return "define void @kernel(ptr %call, i64 %row, i64 %last_row, i64 %begin, i64 %end) #0 {\n" + text.body() +
-         "  ret void\n}\n" + text.declarations() + "attributes #0 = { " + text.attributes() + " }\n!0 = !{i32 1}\n";
+  Module module(form);
+  if (form.in_pieces)
+    for (int i = 0; i < form.schedule().sweeps; ++i) {
+      module.add(number_of_sweep("sweep", i), [&] { write_sweep(form, i); });
+      module.add(number_of_sweep("finish", i), [&] { write_finish(form, i); });
+    }
+  else
+    module.add("kernel", [&] {
+      form.kernel.kind == Pattern::kPointwise ? write_map(form) : form.across ? write_columns(form) : write_rows(form);
+    });
+  return module.all();
+}
+
+std::vector<std::string> functions_of(const Form& form) {
+  if (!form.in_pieces) return {"kernel"};
+  std::vector<std::string> all;
+  for (int i = 0; i < form.schedule().sweeps; ++i)
+    for (const char* const function : {"sweep", "finish"}) all.push_back(number_of_sweep(function, i));
+  return all;
 }
 
 namespace {
@@ -25,9 +70,7 @@ std::string why_not_map(const Kernel& k) {
 
 std::string why_not_rows(const Kernel& k) {
   if (k.parts() > 0) return "sums of parts of the rows";
-  if (k.cols() < kShortestReducedRow) return "short rows";
-  if (k.cols() > kLongestRow) return "long rows";
-  if (k.rows() < kFewRows && k.cols() > kPiece) return "few rows that threads share";
+  if (k.cols() < kShortestReducedRow && k.rows() > 1) return "short rows";
   return "";
 }
 

@@ -1,0 +1,29 @@
+// Rows that go by in pieces: long ones, which leave the cache between two sweeps, and those of kernels with too few
+// rows for the threads, of which all of them take each. Where a row is cut depends on its length alone, and what the
+// pieces leave of a reduction is combined in their order, whoever took them.
+//
+// The text has two functions for each sweep: "sweepN" takes the pieces [begin, end) of a row, "finishN" what all have
+// left. They share memory that belongs to the row:
+//
+//   the results of reductions, 8 bytes each
+//   by piece: the same reductions of its elements
+//   values that sweeps keep, as rows
+#pragma once
+#include "cpu/codegen/row_plan.hpp"
+#include "cpu/codegen/row_sweeps.hpp"
+
+namespace kfusion::cpu::ir {
+
+class Pieces {
+ public:
+  explicit Pieces(const Form& form);
+
+  std::int64_t count = 1;          ///< of a row
+  std::int64_t scratch_bytes = 0;  ///< of a row
+};
+
+/// Runs the functions of the text on so many threads.
+void run_in_pieces(const std::vector<Function>& functions, const Pieces& pieces, const Call& call, std::int64_t rows,
+                   int threads, bool streams);
+
+}  // namespace kfusion::cpu::ir
