@@ -151,6 +151,21 @@ class TestLayouts:
             (got,) = generated(lambda g, i: g.map("subtract", [i, g.reduce("max", i, [0], True)]), x)
             np.testing.assert_array_equal(got, x - x.max(0))
 
+    def test_sums_of_what_goes_past_the_caches(self, isa, rng):
+        """A row's first register is masked up to a line, and shares columns with the next one."""
+        x = rng.standard_normal((70, 100001), np.float32)[:, 1:]
+
+        def build(g: Any, i: int) -> list[int]:
+            twice = g.map("add", [i, i])
+            signs = g.map("less", [twice, g.scalar(2.0)])
+            return [twice, g.reduce("sum", twice, [0]), g.reduce("max", twice, [0]), g.reduce("all", signs, [0])]
+
+        got = generated(build, x)
+        np.testing.assert_array_equal(got[0], x + x)
+        np.testing.assert_allclose(got[1], wide(x).sum(0) * 2, rtol=1e-6, atol=1e-5)
+        np.testing.assert_array_equal(got[2], x.max(0) * 2)
+        np.testing.assert_array_equal(got[3], (x + x < 2).all(0))
+
 
 def test_threads_do_not_change_bits(threads, isa, rng):
     for shape in ((40, 9000), (2000, 300), (100, 5000), (9000, 70), (6, 70, 300)):

@@ -1,7 +1,5 @@
 #include "cpu/codegen/column_reductions.hpp"
 
-#include "cpu/codegen/column_plan.hpp"
-
 namespace kfusion::cpu::ir {
 
 void ColumnReduction::begin(Carry& carry, int registers) {
@@ -22,21 +20,30 @@ std::vector<Value> ColumnReduction::finish(const Carry& carry, int registers, co
 }
 
 Pointer ColumnReduction::place(const Pointer& array, const Part& part, int j) const {
-  return array + (part.first + std::int64_t{form_.lanes} * j) * kLaneBytes;
+  return array + (part.first + std::int64_t{form_.lanes} * j) * item();
 }
 
 std::string ColumnReduction::loaded(const Pointer& array, const Part& part, int j) const {
-  return emit("load " + type() + ", ptr " + place(array, part, j).name + ", align 8");
+  const std::string raw =
+      emit("load " + vector_of(memory_type(held_)) + ", ptr " + place(array, part, j).name + ", align 1");
+  return widen({raw, held_, true}, held_).name;
 }
 
 void ColumnReduction::load(Carry& carry, const Pointer& array, const Part& part) const {
   for (int j = 0; j < part.registers; ++j) accumulator(carry, j) = loaded(array, part, j);
 }
 
+/// Other registers may have what lies behind a part of one.
 void ColumnReduction::save(const Carry& carry, const Pointer& array, const Part& part) const {
-  for (int j = 0; j < part.registers; ++j)
-    text().line("store " + type() + " " + carry[first_ + static_cast<std::size_t>(j)].name + ", ptr " +
-                place(array, part, j).name + ", align 8");
+  for (int j = 0; j < part.registers; ++j) {
+    std::string mine = carry[first_ + static_cast<std::size_t>(j)].name;
+    if (part.count)
+      mine = emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + type() + " " + mine + ", " +
+                  type() + " " + loaded(array, part, j));
+    const std::string raw = narrow({mine, held_, true}, held_).name;
+    text().line("store " + vector_of(memory_type(held_)) + " " + raw + ", ptr " + place(array, part, j).name +
+                ", align 1");
+  }
 }
 
 void ColumnReduction::join(Carry& carry, const Pointer& array, const Part& part) const {

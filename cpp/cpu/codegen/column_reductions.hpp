@@ -16,7 +16,9 @@ class ColumnReduction : public Reduction {
   void take(Carry& carry, const Elements& elements, int registers) const;
   std::vector<Value> finish(const Carry& carry, int registers, const Number& rows) const;
 
-  /// Where accumulators lie in memory: `array` is that of column 0.
+  /// Of an accumulator in memory, where those of columns are neighbours: a call may cut columns into other registers.
+  std::int64_t item() const { return static_cast<std::int64_t>(item_bytes(held_)); }
+  /// `array` is that of column 0.
   void load(Carry& carry, const Pointer& array, const Part& part) const;
   void save(const Carry& carry, const Pointer& array, const Part& part) const;
   /// Takes those of later rows, too.

@@ -126,7 +126,7 @@ class ColumnsText {
     return at_.field(Field::kScratch) + (first + array_bytes_ * index - begin_ * item);
   }
   Pointer accumulators(const ColumnReduction& r, const Number& part) const {
-    return array(part, std::ranges::find(plan_.reductions, r.step()) - plan_.reductions.begin(), kLaneBytes);
+    return array(part, std::ranges::find(plan_.reductions, r.step()) - plan_.reductions.begin(), r.item());
   }
   Pointer held_array(int s) const {
     return array(0, std::ranges::find(plan_.held, s) - plan_.held.begin(), item_of(s));

@@ -252,7 +252,8 @@ void Elements::keep(int s, const Pointer& row, const Part& part) const {
   const auto item = static_cast<std::int64_t>(item_bytes(type));
   for (int j = 0; j < part.registers; ++j) {
     const Pointer to = row + (part.first + std::int64_t{form_.lanes} * j) * item;
-    text().line("store " + vector_of(compute_type(type)) + " " + value(s, j).name + ", ptr " + to.name + ", align 1");
+    text().line("store " + vector_of(memory_type(type)) + " " + narrow(value(s, j), type).name + ", ptr " + to.name +
+                ", align 1");
   }
 }
 
@@ -261,8 +262,8 @@ std::vector<Value> Elements::load_kept(DType type, const Pointer& row, const Par
   std::vector<Value> registers;
   for (int j = 0; j < part.registers; ++j) {
     const Pointer from = row + (part.first + std::int64_t{form_.lanes} * j) * item;
-    registers.push_back(
-        {emit("load " + vector_of(compute_type(type)) + ", ptr " + from.name + ", align 1"), type, true});
+    const std::string raw = emit("load " + vector_of(memory_type(type)) + ", ptr " + from.name + ", align 1");
+    registers.push_back(widen({raw, type, true}, type));
   }
   return registers;
 }
