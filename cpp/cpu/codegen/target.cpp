@@ -37,11 +37,12 @@ TargetFacts facts_of_level(Isa level) {
 
 #endif
 
-const std::array<TargetFacts, 3> kFacts = {facts_of_level(Isa::kBaseline), facts_of_level(Isa::kAvx2),
-                                           facts_of_level(Isa::kAvx512)};
+/// Never destroyed: kernels may run and be compiled until the process ends.
+const auto& facts_of_levels = *new const std::array<TargetFacts, 3>{
+    facts_of_level(Isa::kBaseline), facts_of_level(Isa::kAvx2), facts_of_level(Isa::kAvx512)};
 
 }  // namespace
 
-const TargetFacts& host_facts() { return kFacts[static_cast<std::size_t>(isa())]; }
+const TargetFacts& host_facts() { return facts_of_levels[static_cast<std::size_t>(isa())]; }
 
 }  // namespace kfusion::cpu::ir

@@ -1,7 +1,7 @@
 #include <bit>
 
-#include "cpu/simd.hpp"
 #include "kfusion/reference/elements.hpp"
+#include "kfusion/reference/halves.hpp"
 #include "kfusion/reference/loops.hpp"
 
 namespace kfusion::reference {
@@ -28,20 +28,20 @@ struct Element {
   }
 };
 
-template <cpu::KF_ISA::F32s (*widen)(cpu::KF_ISA::U16s), cpu::KF_ISA::U16s (*narrow)(cpu::KF_ISA::F32s)>
+template <float (*widen)(std::uint16_t), std::uint16_t (*narrow)(float)>
 struct HalfElement {
   using Loaded = float;
-  static float load(const std::byte* p) { return widen(cpu::KF_ISA::U16s{reference::load<std::uint16_t>(p)})[0]; }
+  static float load(const std::byte* p) { return widen(reference::load<std::uint16_t>(p)); }
   template <class From>
   static void store(std::byte* p, From x) {
     const float once = std::is_same_v<From, float> ? static_cast<float>(x) : rounded_to_odd(static_cast<double>(x));
-    reference::store<std::uint16_t>(p, narrow(cpu::KF_ISA::F32s{once})[0]);
+    reference::store<std::uint16_t>(p, narrow(once));
   }
 };
 template <>
-struct Element<DType::kFloat16> : HalfElement<cpu::KF_ISA::float_of_half, cpu::KF_ISA::half_of_float> {};
+struct Element<DType::kFloat16> : HalfElement<float_of_half, half_of_float> {};
 template <>
-struct Element<DType::kBFloat16> : HalfElement<cpu::KF_ISA::float_of_bfloat, cpu::KF_ISA::bfloat_of_float> {};
+struct Element<DType::kBFloat16> : HalfElement<float_of_bfloat, bfloat_of_float> {};
 
 template <DType from, DType to>
 void cast_run(std::int64_t n, const Pointers& p, const Strides& s) {
