@@ -3,7 +3,6 @@ are promised to have them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,31 +11,13 @@ import pytest
 
 import kfusion as kf
 from graph_runs import draw
-from kfusion import _core
 from kinds import ALL_DTYPES, DTYPES
-from loops_by import loops_by
+from loops_by import assert_same_bits, generated
 
 pytestmark = [
     pytest.mark.native,
     pytest.mark.skipif(find_spec("llvmlite") is None, reason="llvmlite compiles generated loops"),
 ]
-
-
-def generated(f: Callable[..., Any], *arrays: Any) -> np.ndarray:
-    left = _core.left_to_compiled()
-    with loops_by("generated"):
-        got = kf.fuse(lambda *x: f(*x))(*arrays)
-    assert _core.left_to_compiled() == left, "left to compiled steps"
-    return np.asarray(got)
-
-
-def assert_same_bits(f: Callable[..., Any], *arrays: Any) -> np.ndarray:
-    got = generated(f, *arrays)
-    with loops_by("compiled"):
-        want = np.asarray(kf.fuse(lambda *x: f(*x))(*arrays))
-    assert (got.dtype, got.shape) == (want.dtype, want.shape)
-    np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
-    return got
 
 
 def positions(rng: np.random.Generator, extent: int, shape: Any, dtype: str = "int64") -> np.ndarray:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import numpy as np
+
+import kfusion as kf
 from kfusion import _core
 
 
@@ -16,3 +20,31 @@ def loops_by(name: str) -> Iterator[None]:
         yield
     finally:
         _core.set_loops_by(before)
+
+
+def _run(f: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
+    got = kf.fuse(lambda *x: f(*x))(*arrays)
+    return [np.asarray(g) for g in (got if isinstance(got, tuple) else (got,))]
+
+
+def generated_all(f: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
+    """What generated loops give, of which none was left to compiled steps."""
+    left = _core.left_to_compiled()
+    with loops_by("generated"):
+        got = _run(f, *arrays)
+    assert _core.left_to_compiled() == left, "left to compiled steps"
+    return got
+
+
+def generated(f: Callable[..., Any], *arrays: Any) -> np.ndarray:
+    return generated_all(f, *arrays)[0]
+
+
+def assert_same_bits(f: Callable[..., Any], *arrays: Any) -> np.ndarray:
+    """As compiled steps; the first result."""
+    results = generated_all(f, *arrays)
+    with loops_by("compiled"):
+        for got, want in zip(results, _run(f, *arrays), strict=True):
+            assert (got.dtype, got.shape) == (want.dtype, want.shape)
+            np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
+    return results[0]

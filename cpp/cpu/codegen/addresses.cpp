@@ -11,7 +11,7 @@ Addresses::Addresses(const Form& form) : form_(form) {
       const Field of = p.stored ? Field::kStores : Field::kLoads;
       base_.push_back(p.is_iota() ? offset.name() : (pointer_at(field(of), p.array) + offset).name);
     }
-  first_ = row_ = base_;
+  first_ = row_ = numbers_ = base_;
   rows_ = nest(0, form.row_axes, &Place::by_rows);
   runs_ = nest(form.row_axes, form.axes - 1, &Place::by_runs);
 }

@@ -24,6 +24,9 @@ class Addresses {
   void begin_run() { begin(runs_, row_); }
   Pointer row(const Place& p) const { return {row_[number(p)]}; }
   Number first_number(const Place& iota) const { return Number(row_[number(iota)]); }
+  /// Where a copy of it lies (Place::staged): of a table, its numbers.
+  void lies_at(const Place& p, const Pointer& copy) { (p.is_table ? numbers_ : row_)[number(p)] = copy.name; }
+  Pointer numbers(const Place& table) const { return {numbers_[number(table)]}; }
   Pointer base(const Place& p) const { return {base_[number(p)]}; }
   /// Another row of one operand, and back to where all were.
   using Here = std::vector<std::string>;
@@ -54,7 +57,7 @@ class Addresses {
   const Form& form_;
   std::vector<const Place*> places_;
   std::vector<Pointer> fields_;
-  std::vector<std::string> base_, first_, row_;  ///< by operand: an address, of an iota its number
+  std::vector<std::string> base_, first_, row_, numbers_;  ///< by operand: an address, of an iota its number
   Nest rows_, runs_;
 };
 

@@ -11,50 +11,14 @@
 namespace kfusion::cpu::ir {
 namespace {
 
-std::string bits(int item) { return "i" + std::to_string(8 * item); }
 std::string register_of(DType memory) { return vector_of(memory_type(memory)); }
 std::string integers() { return vector_of("i64"); }
 
-std::string splat_of(const std::string& scalar, const std::string& value) {
-  const std::string type = vector_of(scalar);
-  if (text().lanes() == 1) return value;
-  const std::string first = emit("insertelement " + type + " poison, " + scalar + " " + value + ", i64 0");
-  return emit("shufflevector " + type + " " + first + ", " + type + " poison, " + vector_of("i32") +
-              " zeroinitializer");
-}
-
-/// 0, 1, 2, ... in the lanes.
-std::string numbered(const std::string& scalar) {
-  std::string lanes;
-  for (int l = 0; l < text().lanes(); ++l) lanes += (l > 0 ? ", " : "") + scalar + " " + std::to_string(l);
-  return text().lanes() == 1 ? "0" : "<" + lanes + ">";
-}
-
-/// `lane`: "v16i32" of masked accesses.
-std::string lanes_of(int item) { return "v" + std::to_string(text().lanes()) + bits(item); }
-
-/// `count` elements, one after the other.
-void copy(const Pointer& from, const Number& from_step, const Pointer& to, const Number& to_step, int item,
-          const Number& count) {
-  const std::string type = bits(item);
-  Carry at = {{"ptr", from.name}, {"ptr", to.name}};
-  const auto one = [&] {
-    const std::string element = emit("load " + type + ", ptr " + at[0].name + ", align 1");
-    text().line("store " + type + " " + element + ", ptr " + at[1].name + ", align 1");
-    at[0].name = (Pointer{at[0].name} + from_step).name, at[1].name = (Pointer{at[1].name} + to_step).name;
-  };
-  constexpr std::int64_t kAtOnce = 4;
-  const bool whole = count.is_literal() && count.value() % kAtOnce == 0;
-  for_each(0, count, whole ? kAtOnce : 1, at, [&](const Number&) {
-    for (int k = 0; k < (whole ? kAtOnce : 1); ++k) one();
-  });
-}
-
 }  // namespace
 
-std::string mask_of(const Number& count) {
-  const std::string wanted = splat_of("i32", emit("trunc i64 " + count.name() + " to i32"));
-  return emit("icmp ult " + vector_of("i32") + " " + numbered("i32") + ", " + wanted);
+std::string staged_numbers(const Pointer& numbers, const Part& part, int j) {
+  const Pointer at = numbers + (part.first + std::int64_t{text().lanes()} * j) * 8;
+  return emit("load " + integers() + ", ptr " + at.name + ", align 1");
 }
 
 Elements::Elements(const Form& form, const Addresses& at) : form_(form), at_(at) {
@@ -219,24 +183,19 @@ std::vector<Value> Elements::registers_of(int s, const Part& part) {
 
 std::vector<Value> Elements::load(const Place& from, DType memory, const Part& part, const Number& offset) {
   const Number first = offset + part.first * at_.step(from);
-  const std::string type = register_of(memory), mask_type = vector_of("i1");
+  const std::string type = register_of(memory);
   const std::int64_t bytes = form_.lanes * from.item;
   Pointer p = at_.row(from) + first;
-  const bool masked = part.count && can_mask(from.item);
+  const bool masked = part.count && can_mask(form_.target, from.item);
   std::vector<Value> registers;
   if (from.reach == Reach::kDense && masked) {
-    const std::string function = "@llvm.masked.load." + lanes_of(from.item) + ".p0";
-    text().declare("declare " + vector_of(bits(from.item)) + " " + function + "(ptr, " + mask_type + ", " +
-                   vector_of(bits(from.item)) + ")");
-    const std::string raw =
-        emit("call " + vector_of(bits(from.item)) + " " + function + "(ptr align 1 " + p.name + ", " + mask_type + " " +
-             mask_of(*part.count) + ", " + vector_of(bits(from.item)) + " zeroinitializer)");
-    const std::string typed = emit("bitcast " + vector_of(bits(from.item)) + " " + raw + " to " + type);
+    const std::string raw = load_lanes(p, from.item, mask_of(*part.count));
+    const std::string typed = emit("bitcast " + vector_of(bits_of_item(from.item)) + " " + raw + " to " + type);
     return {{typed, memory, true}};
   }
   if (from.reach != Reach::kDense || part.count) {
     const Number count = part.count ? *part.count : Number(std::int64_t{form_.lanes} * part.registers);
-    copy(p, at_.step(from), stage(), from.item, from.item, count);
+    copy_elements(p, at_.step(from), stage(), from.item, from.item, count);
     p = stage();
   }
   for (int j = 0; j < part.registers; ++j) {
@@ -269,9 +228,16 @@ std::vector<Value> Elements::load_kept(DType type, const Pointer& row, const Par
 }
 
 std::vector<Value> Elements::count_off(const Place& iota, DType type, const Part& part) {
+  std::vector<Value> registers;
+  if (iota.staged) {
+    for (int j = 0; j < part.registers; ++j) {
+      const std::string all = staged_numbers(at_.row(iota), part, j);
+      registers.push_back(cast({all, DType::kInt64, true}, DType::kInt64, type));
+    }
+    return registers;
+  }
   const Number step = at_.step(iota), first = at_.first_number(iota) + part.first * step;
   const std::string lanes = emit("mul " + integers() + " " + numbered("i64") + ", " + splat_of("i64", step.name()));
-  std::vector<Value> registers;
   for (int j = 0; j < part.registers; ++j) {
     const Number begin = first + step * (std::int64_t{form_.lanes} * j);
     const std::string all = emit("add " + integers() + " " + lanes + ", " + splat_of("i64", begin.name()));
@@ -290,13 +256,9 @@ void Elements::store(const Place& to, DType memory, int s, const Part& part, boo
     return is_copy ? raw_[static_cast<std::size_t>(s)][static_cast<std::size_t>(j)].name
                    : narrow(value(s, j), memory).name;
   };
-  if (dense && part.count && can_mask(to.item)) {
-    const std::string raw_type = vector_of(bits(to.item)), mask_type = vector_of("i1");
-    const std::string function = "@llvm.masked.store." + lanes_of(to.item) + ".p0";
-    text().declare("declare void " + function + "(" + raw_type + ", ptr, " + mask_type + ")");
-    const std::string raw = emit("bitcast " + type + " " + narrowed(0) + " to " + raw_type);
-    text().line("call void " + function + "(" + raw_type + " " + raw + ", ptr align 1 " + p.name + ", " + mask_type +
-                " " + mask_of(*part.count) + ")");
+  if (dense && part.count && can_mask(form_.target, to.item)) {
+    const std::string raw = emit("bitcast " + type + " " + narrowed(0) + " to " + vector_of(bits_of_item(to.item)));
+    store_lanes(raw, to.item, p, mask_of(*part.count));
     return;
   }
   const bool staged = !dense || part.count;
@@ -309,7 +271,7 @@ void Elements::store(const Place& to, DType memory, int s, const Part& part, boo
   }
   if (!staged) return;
   const Number count = part.count ? *part.count : Number(std::int64_t{form_.lanes} * part.registers);
-  copy(stage(), to.item, p, at_.step(to), to.item, count);
+  copy_elements(stage(), to.item, p, at_.step(to), to.item, count);
 }
 
 void Elements::store_number(const Place& to, DType memory, int s) const {
@@ -317,9 +279,6 @@ void Elements::store_number(const Place& to, DType memory, int s) const {
   const Value raw = narrow(number(s), memory);
   text().line(std::string("store ") + memory_type(memory) + " " + raw.name + ", ptr " + at_.row(to).name + ", align 1");
 }
-
-/// Others become a branch for each lane.
-bool Elements::can_mask(int item) const { return form_.target.avx512 || (form_.target.avx2 && item >= 4); }
 
 const Pointer& Elements::stage() {
   if (!stage_) stage_ = room(std::int64_t{form_.lanes} * form_.registers * 8);

@@ -5,6 +5,7 @@
 
 #include "cpu/codegen/addresses.hpp"
 #include "cpu/codegen/divisor.hpp"
+#include "cpu/codegen/memory.hpp"
 #include "cpu/codegen/ops.hpp"
 
 namespace kfusion::cpu::ir {
@@ -16,8 +17,8 @@ struct Part {
   std::optional<Number> count = {};
 };
 
-/// A mask that is true in the first `count` lanes.
-std::string mask_of(const Number& count);
+/// Register j of a part's numbers that lie in memory (Place::staged).
+std::string staged_numbers(const Pointer& numbers, const Part& part, int j);
 
 class Elements {
  public:
@@ -64,7 +65,6 @@ class Elements {
   std::vector<Value> load_kept(DType type, const Pointer& row, const Part& part) const;
   std::vector<Value> count_off(const Place& iota, DType type, const Part& part);
   Value made(int s, const std::vector<Value>& arguments) const;
-  bool can_mask(int item) const;
   const Pointer& stage();
 
   const Form& form_;

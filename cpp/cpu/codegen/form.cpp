@@ -4,6 +4,8 @@
 
 #include "cpu/codegen/ops.hpp"
 #include "cpu/codegen/policy.hpp"
+#include "cpu/codegen/row_stages.hpp"
+#include "kfusion/divide_up.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {
@@ -68,18 +70,23 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
   if (extents_.empty()) extents_ = {1};
   axes = static_cast<int>(extents_.size());
   const auto kept = static_cast<int>(k.kept.size());
-  row_axes = k.kind == Pattern::kPointwise ? axes - 1 : std::min(across ? kept - 1 : kept, axes - 1);
+  joins_rows = k.kind == Pattern::kPointwise && kept > 1 && k.kept.back() < kShortestRow;
+  row_axes = joins_rows                      ? axes - 2
+             : k.kind == Pattern::kPointwise ? axes - 1
+                                             : std::min(across ? kept - 1 : kept, axes - 1);
   constants_ = axes;
   int array = 0;
   for (const Operand& o : k.loads) loads.push_back(place(o, static_cast<int>(item_bytes(o.dtype)), array++, false));
   for (const Operand& o : k.iotas) iotas.push_back(place(o, 1, -1, false));
-  for (const Table& o : k.tables)
+  for (const Table& o : k.tables) {
     tables.push_back(place(o.from, static_cast<int>(item_bytes(o.from.dtype)), array++, false));
+    tables.back().is_table = true;
+  }
   array = 0;
   for (const Store& s : k.stores)
     stores.push_back(place(s.to, static_cast<int>(item_bytes(s.to.dtype)), array++, true));
   positions_ = constants_;
-  constants_ += 2 * static_cast<int>(tables.size());
+  constants_ += 2 * static_cast<int>(tables.size()) + 1;
   registers = registers_at_once(k, t);
   in_pieces = !across && goes_in_pieces(k);
   in_tiles = across && goes_in_tiles(k);
@@ -129,7 +136,35 @@ Place Form::place(const Operand& o, int item, int array, bool stored) {
             : p.by_runs                      ? Reach::kOfRun
             : p.by_rows                      ? Reach::kOfRow
                                              : Reach::kOnce;
+  if (joins_rows) join(p, s);
   return p;
+}
+
+void Form::join(Place& p, const Extents& strides) const {
+  const std::int64_t in_row = strides.back(), to_next = strides[strides.size() - 2];
+  p.by_runs = false;
+  p.staged = to_next != in_row * extents_.back();
+  p.along = in_row == 0 ? Reach::kOfRow : p.reach;
+  p.repeats = to_next == 0 && !p.stored;
+  if (p.staged)
+    p.reach = Reach::kDense;
+  else if (in_row == 0)
+    p.reach = p.by_rows ? Reach::kOfRow : Reach::kOnce;
+}
+
+std::int64_t Form::piece() const { return joins_rows ? kPiece / extents_.back() * extents_.back() : kPiece; }
+
+int Form::registers_of_row() const { return static_cast<int>(divide_up(extents_.back(), std::int64_t{lanes})); }
+
+/// They fill whole lines of the cache.
+std::int64_t Form::rows_of_block() const { return 64 * std::max<std::int64_t>(1, 8 / extents_.back()); }
+
+std::int64_t Form::staged_bytes() const {
+  if (!joins_rows) return 0;
+  std::int64_t staged = 0;
+  for (const auto* places : {&loads, &iotas, &tables, &stores})
+    staged += std::ranges::count(*places, true, &Place::staged);
+  return staged * stage_pitch(rows_of_block() * extents_.back());
 }
 
 /// A store of one element lies as a row of one.
@@ -151,6 +186,7 @@ std::vector<std::int64_t> Form::integers() const {
     all.push_back(kernel.tables[t].positions.extent);
     all.push_back(kernel.tables[t].step * tables[t].item);
   }
+  all.push_back(rows_of_block());
   for (const Constant& c : kernel.constants) all.push_back(c.integer);
   return all;
 }

@@ -46,10 +46,15 @@ struct Place {
   int array = -1;  ///< of Call::loads or stores; -1: an iota
   bool stored = false;
   Reach reach = Reach::kDense;
-  bool by_rows = false;   ///< it lies elsewhere in each row
-  bool by_runs = false;   ///< and in each run of a row
-  int first_integer = 0;  ///< its offset, then its strides by axis
-  int number = 0;         ///< among all operands of the kernel
+  bool by_rows = false;  ///< it lies elsewhere in each row
+  bool by_runs = false;  ///< and in each run of a row
+  bool is_table = false;
+  /// Of short rows (Form::joins_rows), along which it lies otherwise than from row to row: `reach` is that of a copy.
+  bool staged = false;
+  Reach along = Reach::kDense;  ///< of what is copied, along a row
+  bool repeats = false;         ///< it is the same in all rows of a block
+  int first_integer = 0;        ///< its offset, then its strides by axis
+  int number = 0;               ///< among all operands of the kernel
   bool is_iota() const { return array < 0; }
 };
 
@@ -68,6 +73,7 @@ class Form {
                      ///< their runs are what the kernel's reductions take
   bool in_tiles;     ///< across: some columns go through all sweeps, then the next
   bool has_moments;  ///< each pair of reductions is a mean and the squares about it, taken by one sweep
+  bool joins_rows;   ///< of maps: a row is all that lies along the last two axes, since the last one is short
   bool in_pieces;    ///< rows go by in pieces (pieces.hpp): they are long, or too few for the threads
   std::vector<Place> loads, iotas, tables, stores;
   int operands = 0;  ///< all of these
@@ -94,6 +100,8 @@ class Form {
   /// Of a table: the positions that there are, and the bytes from one to the next.
   int positions(int table) const { return positions_ + 2 * table; }
   int step(int table) const { return positions(table) + 1; }
+  /// Short rows that are joined at a time.
+  int block() const { return positions(static_cast<int>(tables.size())); }
   int constant(int c) const { return constants_ + c; }
 
   /// The integers of a call: all but what parameters give.
@@ -101,11 +109,19 @@ class Form {
   std::int64_t rows() const;
   /// Distinct elements of an operand.
   std::int64_t elements(const Place& p) const;
-  std::int64_t cols() const { return extents_.back(); }
+  std::int64_t cols() const { return joins_rows ? extents_.back() * extents_[extents_.size() - 2] : extents_.back(); }
+  /// Of a row, that one call takes.
+  std::int64_t piece() const;
+  /// Registers that a short row fills, the last one in part.
+  int registers_of_row() const;
+  std::int64_t rows_of_block() const;
+  /// Copies of blocks of rows.
+  std::int64_t staged_bytes() const;
   const Extents& extents() const { return extents_; }
 
  private:
   Place place(const Operand& o, int item, int array, bool stored);
+  void join(Place& p, const Extents& strides) const;
   Extents strides(const Place& p) const;
 
   Reach reach_of(const Step& s) const;

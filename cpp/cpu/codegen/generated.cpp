@@ -76,7 +76,7 @@ class GeneratedKernel::Program {
         streaming_(kernel, ir::host_facts(), true),
         integers_(cached_.form().integers()),
         pieces_(cached_.form()),
-        scratch_bytes_(scratch_bytes(ir::RowPlan(cached_.form()), kernel.cols())),
+        scratch_bytes_(scratch_bytes(ir::RowPlan(cached_.form()), kernel.cols()) + cached_.form().staged_bytes()),
         columns_(cached_.form().across ? std::optional<ir::ColumnJobs>(cached_.form()) : std::nullopt),
         rows(cached_.form().rows()),
         cols(kernel.kind == Pattern::kPointwise ? cached_.form().cols() : kernel.cols()),
@@ -140,14 +140,15 @@ class GeneratedKernel::Program {
       function(&mine, row, last, begin, end);
       if (streams) stream_fence();
     };
-    const std::int64_t pieces = kernel.kind == Pattern::kPointwise ? divide_up(cols, ir::kPiece) : 1;
+    const std::int64_t pieces = kernel.kind == Pattern::kPointwise ? divide_up(cols, cached_.form().piece()) : 1;
+    const std::int64_t piece = cached_.form().piece();
     if (threads == 1) return part(0, rows, 0, cols);
     if (rows >= 8 * threads || pieces == 1)
       return parallel_for(rows, threads, [&](std::int64_t first, std::int64_t last) { part(first, last, 0, cols); });
     parallel_for(rows * pieces, threads, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t p = first; p < last;) {
         const std::int64_t row = p / pieces, next = std::min(last, (row + 1) * pieces);
-        part(row, row + 1, (p - row * pieces) * ir::kPiece, std::min(cols, (next - row * pieces) * ir::kPiece));
+        part(row, row + 1, (p - row * pieces) * piece, std::min(cols, (next - row * pieces) * piece));
         p = next;
       }
     });

@@ -16,15 +16,7 @@ std::string of_masks(const char* op, const std::string& a, const std::string& b)
 std::string chosen(const std::string& mask, const std::string& a, const std::string& b) {
   return emit("select " + vector_of("i1") + " " + mask + ", " + longs() + " " + a + ", " + longs() + " " + b);
 }
-std::string in_lanes(const Number& n) {
-  return text().lanes() == 1 ? n.name() : broadcast({n.name(), DType::kInt64, false}).name;
-}
-std::string lane_offsets(const Number& step) {
-  std::string lanes;
-  for (int l = 0; l < text().lanes(); ++l) lanes += (l > 0 ? ", i64 " : "i64 ") + std::to_string(l);
-  return of_longs("mul", "<" + lanes + ">", in_lanes(step));
-}
-
+std::string in_lanes(const Number& n) { return splat_of("i64", n.name()); }
 /// An index, or a register of them.
 struct Found {
   std::string index, position, is_there;
@@ -70,7 +62,7 @@ void report_first(const Addresses& at, int table, const std::vector<Found>& all,
 
 /// What lies at so many bytes from `base` each. All lanes are read, without a branch for each.
 std::string gathered(const Pointer& base, const std::string& offsets, int item) {
-  const std::string lanes = std::to_string(text().lanes()), bits = "i" + std::to_string(8 * item);
+  const std::string lanes = std::to_string(text().lanes()), bits = bits_of_item(item);
   const std::string type = vector_of(bits), pointers = vector_of("ptr"), mask = vector_of("i1");
   const std::string name = "@llvm.masked.gather.v" + lanes + bits + ".v" + lanes + "p0";
   text().declare("declare " + type + " " + name + "(" + pointers + ", " + mask + ", " + type + ")");
@@ -100,12 +92,15 @@ std::vector<Value> elements_taken(const Form& form, const Addresses& at, const S
   std::vector<Value> registers;
   for (std::size_t j = 0; j < all.size(); ++j) {
     std::string offsets = of_longs("mul", all[j].position, positions_apart);
-    if (table.reach > Reach::kOfRun) {
+    if (table.staged) {
+      offsets = of_longs("add", offsets, staged_numbers(at.numbers(table), part, static_cast<int>(j)));
+    } else if (table.reach > Reach::kOfRun) {
       const Number step = at.step(table), first = (part.first + std::int64_t{form.lanes} * static_cast<int>(j)) * step;
-      offsets = of_longs("add", offsets, of_longs("add", lane_offsets(step), in_lanes(first)));
+      offsets =
+          of_longs("add", offsets, of_longs("add", of_longs("mul", numbered("i64"), in_lanes(step)), in_lanes(first)));
     }
     const std::string raw = gathered(at.row(table), chosen(all[j].is_there, offsets, splat("i64", "0")), table.item);
-    const std::string typed = emit("bitcast " + vector_of("i" + std::to_string(8 * table.item)) + " " + raw + " to " +
+    const std::string typed = emit("bitcast " + vector_of(bits_of_item(table.item)) + " " + raw + " to " +
                                    vector_of(memory_type(take.dtype)));
     registers.push_back({typed, take.dtype, true});
   }
@@ -136,7 +131,7 @@ void Elements::find_offsets(int index, const Value& number) {
 std::vector<Value> Elements::taken(int s, const Part& part) {
   const Step& take = step(s);
   const int index = take.arguments[0];
-  if (!form_.is_vector(index))
+  if (!form_.is_vector(index) && !form_.tables[static_cast<std::size_t>(take.index)].staged)
     return load(form_.tables[static_cast<std::size_t>(take.index)], take.dtype, part,
                 *offsets_[static_cast<std::size_t>(s)]);
   std::vector<Value> indices;

@@ -62,12 +62,6 @@ std::vector<std::string> functions_of(const Form& form) {
 
 namespace {
 
-std::string why_not_map(const Kernel& k) {
-  if (k.kept.size() > 1 && k.kept.back() < kShortestRow) return "short rows of an elementwise kernel";
-  const auto is_still = [](const Store& s) { return !s.to.kept.empty() && s.to.kept.back() == 0; };
-  return std::ranges::any_of(k.stores, is_still) ? "a store without an axis" : "";
-}
-
 std::string why_not_rows(const Kernel& k) {
   if (k.parts() > 0) return "sums of parts of the rows";
   if (k.cols() < kShortestReducedRow && k.rows() > 1) return "short rows";
@@ -80,7 +74,7 @@ std::string why_not_generated(const Kernel& k) {
   if (operations_of(k) > kMostOperations) return "long chain";
   switch (k.kind) {
     case Pattern::kPointwise:
-      return why_not_map(k);
+      return "";
     case Pattern::kRows:
     case Pattern::kFullReduction:
       return why_not_rows(k);

@@ -1,0 +1,49 @@
+// Maps of rows so short that several of them fill a register: what does not lie in one go along both axes is copied, a
+// block of rows at a time.
+#pragma once
+#include <vector>
+
+#include "cpu/codegen/addresses.hpp"
+
+namespace kfusion::cpu::ir {
+
+/// Bytes of a copy of so many elements, with a register behind them.
+template <class N>
+N stage_pitch(const N& elements) {
+  return (elements * 8 + 575) & -64;
+}
+
+class RowStages {
+ public:
+  RowStages(const Form& form, Addresses& at);
+
+  /// Before all rows, where no address has moved.
+  void begin();
+  /// Of the row of blocks that addresses are at.
+  void begin_row();
+  /// Copies what is read of short rows [first, first + rows); addresses are those of copies then.
+  void load(const Number& first, const Number& rows);
+  /// What is in copies, to where it belongs.
+  void store(const Number& first, const Number& rows) const;
+
+ private:
+  struct Stage {
+    const Place* place;
+    Pointer memory, array;  ///< of an iota its number
+  };
+  Number stride(const Place& p, int axis) const { return at_.integer(form_.stride(p, axis)); }
+  Number across(const Place& p) const { return stride(p, form_.axes - 2); }
+  void fill(const Stage& s, const Number& first, const Number& rows) const;
+  void count_off(const Stage& s, const Number& first, const Number& rows) const;
+  template <class Row>
+  void for_rows(const Pointer& a, const Number& a_step, const Pointer& b, const Number& b_step, const Number& rows,
+                const Row& row) const;
+
+  const Form& form_;
+  Addresses& at_;
+  Number cols_ = 0, block_ = 0;
+  std::vector<Stage> stages_;
+  std::vector<std::string> masks_;
+};
+
+}  // namespace kfusion::cpu::ir
