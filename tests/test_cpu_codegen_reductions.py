@@ -181,3 +181,55 @@ class TestPieces:
         x = rng.standard_normal((3, 2_000_001)).astype(np.float32)  # no row but the first begins at a line
         got = generated(lambda g, a: softmax(g, a, [1]), x)[0]
         assert_close(1e5 * got, 1e5 * softmax_of(x, (1,)), "float32")
+
+
+def gradient(x: Any, w: Any, b: Any, g: Any) -> Any:
+    """Of layer norm, whose weights' are sums over rows."""
+    return kf.vjp(kf.layernorm, x, w, b)[1](g)
+
+
+def gradient_of(x: np.ndarray, w: np.ndarray, b: np.ndarray, g: np.ndarray) -> list[np.ndarray]:
+    x, w, g = wide(x), wide(w), wide(g)
+    scale = 1 / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    y = (x - x.mean(-1, keepdims=True)) * scale
+    of_y = g * w
+    of_x = scale * (of_y - of_y.mean(-1, keepdims=True) - y * (of_y * y).mean(-1, keepdims=True))
+    return [of_x, (g * y).sum(0), g.sum(0)]
+
+
+class TestSumsOfParts:
+    """Rows are read once, and what is summed over them is added up by parts."""
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", [(64, 128), (101, 1023), (500, 130)])
+    def test_gradients(self, shape, dtype, threads, isa, rng):
+        wanted = (shape, shape[1:], shape[1:], shape)
+        arrays = [rng.standard_normal(s).astype(np_dtype(dtype)) for s in wanted]
+        results = []
+        for n in (1, 2):
+            threads(n)
+            with loops_by("generated"):
+                results.append(kf.fuse(gradient)(*arrays))
+        for got, again, want in zip(*results, gradient_of(*arrays), strict=True):
+            assert_close(got, want, dtype)
+            np.testing.assert_array_equal(got, again)
+
+    def test_kernels_are_generated(self, isa, rng):
+        x, g = (rng.standard_normal((70, 129)).astype(np.float32) for _ in range(2))
+
+        def build(graph: Any, a: int, b: int) -> list[int]:
+            return [softmax(graph, a, [1]), graph.reduce("sum", graph.map("multiply", [a, b]), [0])]
+
+        y, total = generated(build, x, g)
+        assert_close(y, softmax_of(x, (1,)), "float32")
+        assert_close(total, (wide(x) * wide(g)).sum(0), "float32")
+
+    def test_reversed_and_strided(self, isa, rng):
+        x = laid_out(rng.standard_normal((70, 131)).astype(np.float32), ([0, 1], [-1, 2]))
+
+        def build(graph: Any, a: int) -> list[int]:
+            return [softmax(graph, a, [1]), graph.reduce("sum", a, [0])]
+
+        y, total = generated(build, x)
+        assert_close(y, softmax_of(x, (1,)), "float32")
+        assert_close(total, wide(x).sum(0), "float32")

@@ -9,7 +9,9 @@ Addresses::Addresses(const Form& form) : form_(form) {
       places_.push_back(&p);
       const Number offset = integer(form.offset(p));
       const Field of = p.stored ? Field::kStores : Field::kLoads;
-      base_.push_back(p.is_iota() ? offset.name() : (pointer_at(field(of), p.array) + offset).name);
+      const Number part =
+          p.summed ? Number("%begin") * runs() * integer(form.extent(form.axes - 1)) * p.item : Number(0);
+      base_.push_back(p.is_iota() ? offset.name() : (pointer_at(field(of), p.array) + offset + part).name);
     }
   first_ = row_ = numbers_ = base_;
   rows_ = nest(0, form.row_axes, &Place::by_rows);

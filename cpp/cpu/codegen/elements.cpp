@@ -247,17 +247,36 @@ std::vector<Value> Elements::count_off(const Place& iota, DType type, const Part
 }
 
 void Elements::store(const Place& to, DType memory, int s, const Part& part, bool past_caches) {
+  const bool is_copy = is_half(memory) && step(s).dtype == memory && !raw_[static_cast<std::size_t>(s)].empty();
+  std::vector<std::string> registers;
+  for (int j = 0; j < part.registers; ++j)
+    registers.push_back(is_copy ? raw_[static_cast<std::size_t>(s)][static_cast<std::size_t>(j)].name
+                                : narrow(value(s, j), memory).name);
+  put(to, memory, registers, part, past_caches);
+}
+
+void Elements::clear(const Place& sums, DType memory, const Part& part) {
+  const std::string nothing = splat(memory_type(memory), "-0.0");
+  put(sums, memory, std::vector(static_cast<std::size_t>(part.registers), nothing), part, false);
+}
+
+void Elements::add_to(const Place& sums, DType memory, int s, const Part& part) {
+  std::vector<std::string> registers;
+  for (const Value& sum : load(sums, memory, part, 0)) {
+    const std::string x = cast(value(s, static_cast<int>(registers.size())), step(s).dtype, memory).name;
+    registers.push_back(emit("fadd " + register_of(memory) + " " + sum.name + ", " + x));
+  }
+  put(sums, memory, registers, part, false);
+}
+
+void Elements::put(const Place& to, DType memory, const std::vector<std::string>& registers, const Part& part,
+                   bool past_caches) {
   const std::string type = register_of(memory);
   const std::int64_t bytes = form_.lanes * to.item;
   const Pointer p = at_.row(to) + part.first * at_.step(to);
   const bool dense = to.reach == Reach::kDense;
-  const bool is_copy = is_half(memory) && step(s).dtype == memory && !raw_[static_cast<std::size_t>(s)].empty();
-  const auto narrowed = [&](int j) {
-    return is_copy ? raw_[static_cast<std::size_t>(s)][static_cast<std::size_t>(j)].name
-                   : narrow(value(s, j), memory).name;
-  };
   if (dense && part.count && can_mask(form_.target, to.item)) {
-    const std::string raw = emit("bitcast " + type + " " + narrowed(0) + " to " + vector_of(bits_of_item(to.item)));
+    const std::string raw = emit("bitcast " + type + " " + registers[0] + " to " + vector_of(bits_of_item(to.item)));
     store_lanes(raw, to.item, p, mask_of(*part.count));
     return;
   }
@@ -265,7 +284,7 @@ void Elements::store(const Place& to, DType memory, int s, const Part& part, boo
   for (int j = 0; j < part.registers; ++j) {
     const std::string at = ((staged ? stage() : p) + j * bytes).name;
     const bool streamed = past_caches && !staged;
-    text().line("store " + type + " " + narrowed(j) + ", ptr " + at +
+    text().line("store " + type + " " + registers[static_cast<std::size_t>(j)] + ", ptr " + at +
                 (streamed ? ", align " + std::to_string(std::min<std::int64_t>(bytes, 64)) + ", !nontemporal !0"
                           : ", align 1"));
   }

@@ -48,6 +48,9 @@ class Elements {
 
   void store(const Place& to, DType memory, int step, const Part& part, bool past_caches);
   void store_number(const Place& to, DType memory, int step) const;
+  /// Sums of parts of the rows: they begin as those of nothing, and the step's registers are added to them.
+  void clear(const Place& sums, DType memory, const Part& part);
+  void add_to(const Place& sums, DType memory, int step, const Part& part);
 
  private:
   const Step& step(int s) const { return form_.kernel.steps[static_cast<std::size_t>(s)]; }
@@ -62,6 +65,8 @@ class Elements {
   std::vector<Value> load(const Place& from, DType memory, const Part& part, const Number& offset);
   std::vector<Value> taken(int s, const Part& part);  ///< this and the next: takes.cpp
   void find_offsets(int index, const Value& number);
+  void put(const Place& to, DType memory, const std::vector<std::string>& registers, const Part& part,
+           bool past_caches);
   std::vector<Value> load_kept(DType type, const Pointer& row, const Part& part) const;
   std::vector<Value> count_off(const Place& iota, DType type, const Part& part);
   Value made(int s, const std::vector<Value>& arguments) const;

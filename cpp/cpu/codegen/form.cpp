@@ -83,8 +83,10 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
     tables.back().is_table = true;
   }
   array = 0;
-  for (const Store& s : k.stores)
+  for (const Store& s : k.stores) {
     stores.push_back(place(s.to, static_cast<int>(item_bytes(s.to.dtype)), array++, true));
+    stores.back().summed = s.parts > 0;
+  }
   positions_ = constants_;
   constants_ += 2 * static_cast<int>(tables.size()) + 1;
   registers = registers_at_once(k, t);

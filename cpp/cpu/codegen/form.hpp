@@ -27,7 +27,8 @@ struct Call {
 };
 enum class Field : std::uint8_t { kLoads, kStores, kIntegers, kNumbers, kLibm, kFault, kScratch, kColumns };
 
-/// The rows [row, last_row) and of each the elements [begin, end).
+/// The rows [row, last_row) and of each the elements [begin, end). Of a kernel that makes sums of parts of the rows,
+/// all of the rows, which are part `begin`.
 using Function = void (*)(const Call*, std::int64_t row, std::int64_t last_row, std::int64_t begin, std::int64_t end);
 
 /// How often an operand gives another element.
@@ -48,6 +49,7 @@ struct Place {
   Reach reach = Reach::kDense;
   bool by_rows = false;  ///< it lies elsewhere in each row
   bool by_runs = false;  ///< and in each run of a row
+  bool summed = false;   ///< sums of parts of the rows (Store::parts): elements are added to them
   bool is_table = false;
   /// Of short rows (Form::joins_rows), along which it lies otherwise than from row to row: `reach` is that of a copy.
   bool staged = false;

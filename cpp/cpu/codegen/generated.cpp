@@ -140,6 +140,14 @@ class GeneratedKernel::Program {
       function(&mine, row, last, begin, end);
       if (streams) stream_fence();
     };
+    constexpr std::int64_t kManyParts = 8;
+    if (const std::int64_t parts = kernel.parts(); parts > 0)
+      return parallel_for(
+          parts, threads,
+          [&](std::int64_t first, std::int64_t last) {
+            for (std::int64_t p = first; p < last; ++p) part(p * rows / parts, (p + 1) * rows / parts, p, 0);
+          },
+          kManyParts);
     const std::int64_t pieces = kernel.kind == Pattern::kPointwise ? divide_up(cols, cached_.form().piece()) : 1;
     const std::int64_t piece = cached_.form().piece();
     if (threads == 1) return part(0, rows, 0, cols);

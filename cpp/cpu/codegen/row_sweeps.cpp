@@ -60,7 +60,8 @@ void RowSweeps::begin_run(const std::vector<int>& wanted, const Number& kept_off
 
 void RowSweeps::elements(const Sweep& s, const Number& begin, const Number& end, Carry& carry, bool may_stream) {
   std::vector<const Place*> stores;
-  for (const int t : s.stores) stores.push_back(&form_.stores[static_cast<std::size_t>(t)]);
+  for (const int t : s.stores)
+    if (const Place& p = form_.stores[static_cast<std::size_t>(t)]; !p.summed) stores.push_back(&p);
   std::optional<Number> aligned;
   if (form_.streams && may_stream && !stores.empty()) aligned = first_aligned(stores, at_, begin, end);
   walk(form_, begin, end, aligned, carry,
@@ -151,9 +152,28 @@ void RowSweeps::take_part(const Sweep& s, const Part& part, Carry& carry, bool p
   for (const RowReduction& r : s.reductions) r.take(carry, elements_, part);
   for (const RowMoments& m : s.moments) m.take(carry, elements_, part);
   for (const int step : s.keeps) elements_.keep(step, kept(step), part);
-  for (const int t : s.stores) {
-    const Store& store = form_.kernel.stores[static_cast<std::size_t>(t)];
-    elements_.store(form_.stores[static_cast<std::size_t>(t)], store.to.dtype, store.step, part, past_caches);
+  // Loads of sums wait for stores before them whose addresses look alike: sums come first.
+  for (const bool summed : {true, false})
+    for (const int t : s.stores) {
+      const Store& store = form_.kernel.stores[static_cast<std::size_t>(t)];
+      const Place& to = form_.stores[static_cast<std::size_t>(t)];
+      if (to.summed != summed) continue;
+      if (summed)
+        elements_.add_to(to, store.to.dtype, store.step, part);
+      else
+        elements_.store(to, store.to.dtype, store.step, part, past_caches);
+    }
+}
+
+void RowSweeps::clear_sums(const Span& row) {
+  Carry nothing;
+  for (std::size_t t = 0; t < form_.stores.size(); ++t) {
+    const Place& to = form_.stores[t];
+    if (!to.summed) continue;
+    for_runs({}, row, nothing, [&] {
+      walk(form_, row.begin, row.end, std::nullopt, nothing,
+           [&](const Part& part, bool) { elements_.clear(to, form_.kernel.stores[t].to.dtype, part); });
+    });
   }
 }
 

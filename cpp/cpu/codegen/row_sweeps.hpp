@@ -28,6 +28,8 @@ class RowSweeps {
   void take(Sweep& s, const Span& span, Carry& carry, bool may_stream);
   /// Of what take() left, where that can be told from the sums, else of the elements again.
   RowMoments::Moments moments(const RowMoments& m, const Span& span, const Carry& carry);
+  /// Sums of parts of the rows are those of none.
+  void clear_sums(const Span& row);
   /// Later sweeps find what `s` has kept.
   void find_kept_by(const Sweep& s);
 

@@ -16,6 +16,7 @@ class RowsText {
     sweeps_.keep_at(plan_.kept, at_.field(Field::kScratch), kept_pitch(row_.count()));
     elements_.compute_constants();
     at_.go_to(Number("%row"));
+    sweeps_.clear_sums(row_);
     for_each(Number("%row"), Number("%last_row"), 1, [this](const Number&) {
       at_.begin_row();
       row();

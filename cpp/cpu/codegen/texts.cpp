@@ -63,7 +63,6 @@ std::vector<std::string> functions_of(const Form& form) {
 namespace {
 
 std::string why_not_rows(const Kernel& k) {
-  if (k.parts() > 0) return "sums of parts of the rows";
   if (k.cols() < kShortestReducedRow && k.rows() > 1) return "short rows";
   return "";
 }
