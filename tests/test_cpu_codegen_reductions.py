@@ -10,6 +10,7 @@ import pytest
 
 import kfusion as kf
 from graph_runs import draw, wide
+from kfusion import _core
 from kinds import ALL_DTYPES, DTYPES, np_dtype
 from layouts import laid_out
 from test_cpu_codegen import assert_close, compiled, generated, loops_by, pytestmark  # noqa: F401
@@ -155,16 +156,33 @@ class TestPieces:
             got = generated(lambda g, a, whole=whole: [g.reduce(op, a, whole) for op in ("max", "min", "mean")], x)
             assert all((np.signbit(v) == np.signbit(zero)).all() for v in got)
 
-    @pytest.mark.parametrize("at", [0, 5, 16383, 16384, 69_999])
-    @pytest.mark.parametrize("nan", [False, True])
-    def test_searches(self, at, nan, isa, rng):
-        x = rng.standard_normal((2, 70_000)).astype(np.float32)
-        x[0, at:] = np.nan if nan else 9.0
-        x[1, at] = np.inf
+    @pytest.mark.parametrize("dtype", [*DTYPES, "int32"])
+    @pytest.mark.parametrize("at", [0, 5, 16383, 16384, 70_000])
+    def test_searches(self, at, dtype, isa, rng):
+        """Of pieces without the extreme none is searched."""
+        x = draw(rng, dtype, (3, 70_001))
+        x[0, at:] = 99
+        x[1, at] = 99
+        if dtype != "int32":
+            x[2, at::1000] = np.nan
         with loops_by("generated"):
-            got = kf.fuse(lambda v: (kf.argmax(v), kf.argmax(v, axis=1), kf.argmin(v)))(x)
-        for value, want in zip(got, (x.argmax(), x.argmax(1), x.argmin()), strict=True):
+            left = _core.left_to_compiled()
+            got = kf.fuse(lambda v: (kf.argmax(v, axis=1), kf.argmin(v, axis=1)))(x)
+            assert _core.left_to_compiled() == left
+        for value, want in zip(got, (wide(x).argmax(1), wide(x).argmin(1)), strict=True):
             np.testing.assert_array_equal(value, want)
+
+    def test_a_mean_of_two_pairs(self, isa, rng):
+        x = rng.standard_normal((20, 100)).astype(np.float32)
+        for v in (x, np.tile(x, (1, 700))):
+
+            def build(g: Any, a: int) -> list[int]:
+                away = g.map("subtract", [a, g.reduce("mean", a, [1], True)])
+                square = g.map("multiply", [away, away])
+                return [g.reduce("mean", square, [1]), g.reduce("sum", square, [1])]
+
+            for value, want in zip(generated(build, v), (wide(v).var(1), wide(v).var(1) * v.shape[1]), strict=True):
+                assert_close(value, want, "float32")
 
     @pytest.mark.parametrize("shape", [(300_001,), (3, 80_000), (9, 70_000)])
     def test_threads_do_not_change_bits(self, shape, threads, isa, rng):

@@ -4,20 +4,11 @@
 #include <functional>
 #include <utility>
 
-#include "cpu/buffer.hpp"
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/texts.hpp"
-#include "cpu/stream.hpp"
-#include "cpu/thread_pool.hpp"
-#include "kfusion/divide_up.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {
-
-std::int64_t slots_of(const Form& form) {
-  return std::ranges::count(form.kernel.steps, StepKind::kReduce, &Step::kind);
-}
-constexpr std::int64_t whole_lines(std::int64_t bytes) { return (bytes + 63) & -64; }
 
 /// What a second of a pair lacks to be about its row's first instead of its piece's.
 class Merge {
@@ -72,7 +63,14 @@ class PiecesText {
       Carry nothing;
       return sweeps_.take(s, {0, 1, first * kRowPiece, least(last * kRowPiece, length_)}, nothing, s.keeps.empty());
     }
-    for_each(first, last, 1, [&](const Number& piece) { take(i, piece); });
+    for_each(first, last, 1, [&](const Number& piece) {
+      if (!only_searches(s)) return take(i, piece);
+      when(
+          has_any(s, piece), [&] { take(i, piece); },
+          [&] {
+            for (const RowReduction& r : s.reductions) put(r.lane(), r.identity(), partial(r.step(), piece));
+          });
+    });
   }
 
   void write_finish(int i) {
@@ -96,7 +94,7 @@ class PiecesText {
     runs_ = at_.runs();
     of_run_ = quotient(length_ + (kRowPiece - 1), kRowPiece);
     runs_at_once_ = form_.run_axes() == 0 ? Number(1) : greatest(1, quotient(kRowPiece, length_));
-    const std::int64_t slots = slots_of(form_);
+    const std::int64_t slots = result_slots(form_);
     partials_ = at_.field(Field::kScratch) + whole_lines(8 * slots);
     sweeps_.keep_at(plan_.kept, partials_ + ((pieces() * (8 * slots) + 63) & -64), kept_pitch(runs_ * length_));
     elements_.compute_constants();
@@ -130,7 +128,7 @@ class PiecesText {
                          [](const Step& s) { return s.kind == StepKind::kReduce; });
   }
   Pointer partial(int step, const Number& piece) const {
-    return partials_ + piece * (8 * slots_of(form_)) + 8 * slot(step);
+    return partials_ + piece * (8 * result_slots(form_)) + 8 * slot(step);
   }
   Pointer result_at(int step) const { return at_.field(Field::kScratch) + 8 * slot(step); }
   static void put(const std::string& type, const std::string& number, const Pointer& to) {
@@ -171,6 +169,31 @@ class PiecesText {
     Carry more;
     sweeps_.take(then, span, more, false);
     for (const RowReduction& r : then.reductions) put(r.lane(), r.accumulator(more), partial(r.step(), piece));
+  }
+
+  // ---- searches for an extreme: only where a piece has it
+
+  const Search* search_of(const RowReduction& r) const {
+    const auto search = std::ranges::find(form_.kernel.searches, r.step(), &Search::reduction);
+    if (search == form_.kernel.searches.end()) return nullptr;
+    const Step& number = form_.kernel.steps[static_cast<std::size_t>(search->number)];
+    const bool is_extreme = number.kind == StepKind::kReduce && (number.op == Op::max || number.op == Op::min);
+    return is_extreme && number.arguments[0] == search->x ? &*search : nullptr;
+  }
+  bool only_searches(const Sweep& s) const {
+    return s.stores.empty() && s.moments.empty() && s.keeps.empty() && !s.reductions.empty() &&
+           std::ranges::all_of(s.reductions, [this](const RowReduction& r) { return search_of(r) != nullptr; });
+  }
+  Condition has_any(const Sweep& s, const Number& piece) const {
+    std::string any = "false";
+    for (const RowReduction& r : s.reductions) {
+      const int extreme = search_of(r)->number;
+      const Value& of_row = elements_.number(extreme);
+      const std::string type = compute_type(of_row.type), of_piece = take(type, partial(extreme, piece));
+      const char* const same = is_float(of_row.type) ? "fcmp ueq " : "icmp eq ";  // where one is NaN, it is searched
+      any = emit("or i1 " + any + ", " + emit(same + type + " " + of_piece + ", " + of_row.name));
+    }
+    return {any};
   }
 
   // ---- all of them
@@ -250,37 +273,5 @@ class PiecesText {
 
 void write_sweep(const Form& form, int sweep) { PiecesText(form).write_sweep(sweep); }
 void write_finish(const Form& form, int sweep) { PiecesText(form).write_finish(sweep); }
-
-Pieces::Pieces(const Form& form) {
-  if (!form.in_pieces) return;
-  const std::int64_t length = form.cols(), runs = form.kernel.cols() / std::max<std::int64_t>(length, 1);
-  const std::int64_t at_once = form.run_axes() == 0 ? 1 : std::max<std::int64_t>(1, kRowPiece / length);
-  count = divide_up(runs, at_once) * divide_up(length, kRowPiece);
-  const std::int64_t slots = slots_of(form);
-  scratch_bytes =
-      whole_lines(8 * slots) + whole_lines(8 * slots * count) + ir::scratch_bytes(RowPlan(form), form.kernel.cols());
-}
-
-void run_in_pieces(const std::vector<Function>& functions, const Pieces& pieces, const Call& call, std::int64_t rows,
-                   int threads, bool streams) {
-  const auto take_rows = [&](std::int64_t first, std::int64_t last, int together) {
-    const Buffer scratch(static_cast<std::size_t>(pieces.scratch_bytes));
-    Call mine = call;
-    mine.scratch = scratch.data();
-    for (std::int64_t row = first; row < last; ++row)
-      for (std::size_t f = 0; f < functions.size(); f += 2) {
-        parallel_for(pieces.count, together, [&](std::int64_t begin, std::int64_t end) {
-          functions[f](&mine, row, row + 1, begin, end);
-          if (streams) stream_fence();
-        });
-        functions[f + 1](&mine, row, row + 1, 0, 0);
-      }
-  };
-  constexpr std::int64_t kManyRows = 4, kManyPieces = 2;  // for each thread
-  if (threads == 1) return take_rows(0, rows, 1);
-  if (rows < kManyRows * threads && (rows == 1 || pieces.count >= kManyPieces * threads))
-    return take_rows(0, rows, threads);
-  parallel_for(rows, threads, [&](std::int64_t first, std::int64_t last) { take_rows(first, last, 1); });
-}
 
 }  // namespace kfusion::cpu::ir

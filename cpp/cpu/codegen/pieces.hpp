@@ -9,13 +9,20 @@
 //   by piece: the same reductions of its elements
 //   values that sweeps keep, as rows
 #pragma once
+#include <algorithm>
+
 #include "cpu/codegen/row_plan.hpp"
 #include "cpu/codegen/row_sweeps.hpp"
 
 namespace kfusion::cpu::ir {
 
-class Pieces {
- public:
+/// Results of reductions.
+inline std::int64_t result_slots(const Form& form) {
+  return std::ranges::count(form.kernel.steps, StepKind::kReduce, &Step::kind);
+}
+constexpr std::int64_t whole_lines(std::int64_t bytes) { return (bytes + 63) & -64; }
+
+struct Pieces {
   explicit Pieces(const Form& form);
 
   std::int64_t count = 1;          ///< of a row
