@@ -15,7 +15,7 @@ set(optimised -O3)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT APPLE)  # a build for macOS may target another processor
   if(KFUSION_SANITIZE)  # one level: optimising what the sanitizers add takes minutes, and masked accesses they do not see
     set(flags_baseline -march=x86-64-v3)
-    target_compile_definitions(kfusion_cpu PRIVATE KFUSION_BASELINE_IS_AVX2)  # what is generated has its bits
+    target_compile_definitions(kfusion_cpu PRIVATE KFUSION_BASELINE_IS_AVX2)  # and is called so
     set(optimised -O1)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # checks as calls, not inline: half the code, and compiled in half the time
       list(APPEND optimised --param=asan-instrumentation-with-call-threshold=0)

@@ -49,7 +49,12 @@ Isa isa() {
   return static_cast<Isa>(current_isa.compare_exchange_strong(level, fresh) ? fresh : level);
 }
 
-const char* name(Isa level) { return level == Isa::kAvx512 ? "avx512" : level == Isa::kAvx2 ? "avx2" : "baseline"; }
+const char* name(Isa level) {
+#if defined(KFUSION_BASELINE_IS_AVX2)  // sanitized: the only level
+  if (level == Isa::kBaseline) return "avx2";
+#endif
+  return level == Isa::kAvx512 ? "avx512" : level == Isa::kAvx2 ? "avx2" : "baseline";
+}
 
 std::vector<Isa> available_isas() {
   std::vector<Isa> levels;
