@@ -5,7 +5,7 @@
 #include "cpu/buffer.hpp"
 #include "cpu/codegen/column_plan.hpp"
 #include "cpu/codegen/policy.hpp"
-#include "cpu/fused/tile_steps.hpp"
+#include "cpu/stream.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/divide_up.hpp"
 
@@ -55,7 +55,7 @@ void ColumnJobs::Task::take(std::byte* scratch, const ColumnCall& told, std::int
   Call mine = call;
   mine.scratch = scratch, mine.columns = &told.first_phase;
   function(&mine, group, last_group, begin, end);
-  if (streams) tile_kernels().fence();
+  if (streams) stream_fence();
 }
 
 void ColumnJobs::run(Function function, const Call& call, int threads, bool streams) const {
