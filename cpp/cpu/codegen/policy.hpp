@@ -43,6 +43,8 @@ inline constexpr std::int64_t kShortestRow = 32;
 inline constexpr std::int64_t kShortestReducedRow = 64;
 /// Terms that one float of each lane and register adds up before they become doubles.
 inline constexpr int kFloatSums = 8;
+/// A row of no more chunks is searched as a whole: noting where an extreme was met takes longer.
+inline constexpr int kSearchedChunks = 2;
 /// Longer ones leave the second-level cache between two sweeps.
 inline constexpr std::int64_t kLongestRow = 65536;
 /// Of fewer rows threads share each, unless it is short.

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "cpu/codegen/row_finds.hpp"
 #include "kfusion/ops/signature.hpp"
 
 namespace kfusion::cpu::ir {
@@ -61,27 +62,68 @@ RowReduction::RowReduction(const Form& form, int step) : Reduction(form, step) {
   const Step& s = form.kernel.steps[static_cast<std::size_t>(step)];
   const bool is_shifted = s.pair >= 0 && form.kernel.pairs[static_cast<std::size_t>(s.pair)].second == step &&
                           form.kernel.pairs[static_cast<std::size_t>(s.pair)].kind == Pair::Kind::kShifted;
-  by_chunks_ = is_shifted && op_ == Op::sum && from_ == DType::kFloat32;
+  is_searched_for_ = ir::is_searched_for(form, step);
+  by_chunks_ = (is_shifted && op_ == Op::sum && from_ == DType::kFloat32) || is_searched_for_;
 }
 
 void RowReduction::begin(Carry& carry) {
   first_ = carry.size();
   for (int j = 0; j < (by_chunks_ ? 1 : form_.registers); ++j) carry.push_back({type(), splat(lane_, identity_)});
+  if (is_searched_for_) carry.push_back({vector_of("i32"), splat("i32", "0")});
 }
 
 void RowReduction::begin_chunk(Carry& carry) {
   chunk_ = carry.size();
-  for (int j = 0; j < form_.registers; ++j) carry.push_back({vector_of("float"), splat("float", "0.0")});
+  const std::string none = is_searched_for_ ? identity_ : "0.0";
+  for (int j = 0; j < form_.registers; ++j) carry.push_back({vector_of(chunk_lane()), splat(chunk_lane(), none)});
 }
 
-void RowReduction::end_chunk(Carry& carry) const {
-  const std::string floats = vector_of("float");
-  std::vector<std::string> all;
-  for (int j = 0; j < form_.registers; ++j) all.push_back(carry[chunk_ + static_cast<std::size_t>(j)].name);
-  const std::string sum = fold(
-      all, [&](const std::string& a, const std::string& b) { return emit("fadd " + floats + " " + a + ", " + b); });
-  carry[first_].name = combine(carry[first_].name, emit("fpext " + floats + " " + sum + " to " + type()));
+std::string RowReduction::combine_in_chunk(const std::string& a, const std::string& b) const {
+  return is_searched_for_ ? combine(a, b) : emit("fadd " + vector_of("float") + " " + a + ", " + b);
+}
+
+void RowReduction::end_chunk(Carry& carry, const Number& chunk) const {
+  std::vector<std::string> registers;
+  for (int j = 0; j < form_.registers; ++j) registers.push_back(carry[chunk_ + static_cast<std::size_t>(j)].name);
+  const std::string all =
+      fold(registers, [this](const std::string& a, const std::string& b) { return combine_in_chunk(a, b); });
   carry.resize(chunk_);
+  std::string& before = carry[first_].name;
+  if (!is_searched_for_) {
+    before = combine(before, emit("fpext " + vector_of("float") + " " + all + " to " + type()));
+    return;
+  }
+  const bool largest = op_ == Op::max;
+  const std::string masks = vector_of("i1"), places = vector_of("i32");
+  std::string is_new;
+  if (is_float(held_)) {  // a NaN stays
+    const std::string beyond =
+        emit(std::string("fcmp ") + (largest ? "ugt " : "ult ") + type() + " " + all + ", " + before);
+    is_new = emit("and " + masks + " " + beyond + ", " + emit("fcmp ord " + type() + " " + before + ", " + before));
+  } else {
+    is_new = emit(std::string("icmp ") + (largest ? "sgt " : "slt ") + type() + " " + all + ", " + before);
+  }
+  before = emit("select " + masks + " " + is_new + ", " + type() + " " + all + ", " + type() + " " + before);
+  std::string& place = carry[first_ + 1].name;
+  const std::string here = splat_of("i32", emit("trunc i64 " + chunk.name() + " to i32"));
+  place = emit("select " + masks + " " + is_new + ", " + places + " " + here + ", " + places + " " + place);
+}
+
+Number RowReduction::chunk_of(const Carry& carry, const Value& number) const {
+  const std::string &best = carry[first_].name, places = vector_of("i32"), masks = vector_of("i1");
+  const std::string all = broadcast(number).name;
+  std::string has = emit((is_float(held_) ? "fcmp oeq " : "icmp eq ") + type() + " " + best + ", " + all);
+  if (is_float(held_))
+    has = emit("or " + masks + " " + has + ", " + emit("fcmp uno " + type() + " " + best + ", " + best));
+  const std::string chunks = emit("select " + masks + " " + has + ", " + places + " " + carry[first_ + 1].name + ", " +
+                                  places + " " + splat("i32", "2147483647"));
+  const std::string function = "llvm.vector.reduce.umin.v" + std::to_string(form_.lanes) + "i32";
+  return Number(emit("zext i32 " + call("i32", function, {{places, chunks}}) + " to i64"));
+}
+
+std::string RowReduction::accumulator_of(const Value& x) const {
+  const std::string number = emit("extractelement " + type() + " " + lift(x) + ", i64 0");
+  return is_float(held_) ? emit("fadd " + lane_ + " " + number + ", 0.0") : number;
 }
 
 /// In pairs.
@@ -140,15 +182,16 @@ Value Reduction::finished(std::string accumulator, const Number& count) const {
 }
 
 void RowReduction::take(Carry& carry, const Elements& elements, const Part& part) const {
-  const std::string scalar = by_chunks_ ? "float" : lane_, lanes = vector_of(scalar);
+  const bool is_plain = by_chunks_ && !is_searched_for_;  // a float, as it is
+  const std::string scalar = is_plain ? "float" : lane_, lanes = vector_of(scalar);
   for (int j = 0; j < part.registers; ++j) {
     std::string& accumulator = carry[(by_chunks_ ? chunk_ : first_) + static_cast<std::size_t>(j)].name;
     const Value& x = elements.value(argument_, j);
-    std::string taken = by_chunks_ ? x.name : lift(x);
+    std::string taken = is_plain ? x.name : lift(x);
     if (part.count)
       taken = emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + lanes + " " + taken + ", " +
                    lanes + " " + splat(scalar, identity_));
-    accumulator = by_chunks_ ? emit("fadd " + lanes + " " + accumulator + ", " + taken) : combine(accumulator, taken);
+    accumulator = is_plain ? combine_in_chunk(accumulator, taken) : combine(accumulator, taken);
   }
 }
 

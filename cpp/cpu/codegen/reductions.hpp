@@ -45,22 +45,31 @@ class RowReduction : public Reduction {
 
   /// Accumulators that have taken nothing, behind those in `carry`.
   void begin(Carry& carry);
-  /// Whether floats add up a chunk's elements: exponentials of what is not positive, whose sum neither cancels nor
-  /// overflows.
+  /// Whether floats add up a chunk's elements (exponentials of what is not positive, whose sum neither cancels nor
+  /// overflows), or it is known in which chunk an extreme was met first.
   bool by_chunks() const { return by_chunks_; }
+  bool is_searched_for() const { return is_searched_for_; }
   void begin_chunk(Carry& carry);
-  void end_chunk(Carry& carry) const;
+  void end_chunk(Carry& carry, const Number& chunk) const;
   void take(Carry& carry, const Elements& elements, const Part& part) const;
   /// One number of all accumulators.
   std::string accumulator(const Carry& carry) const;
   /// The row's value, of so many elements.
   Value finish(const Carry& carry, const Number& count) const;
+  /// Where the chunk begins that had the extreme `number` first, or the first NaN.
+  Number chunk_of(const Carry& carry, const Value& number) const;
+  /// What the first lane of `x` alone gives.
+  std::string accumulator_of(const Value& x) const;
 
  private:
   std::string fold(std::vector<std::string> all,
                    const std::function<std::string(std::string, std::string)>& both) const;
 
-  bool by_chunks_ = false;
+  /// Accumulators of a chunk.
+  std::string chunk_lane() const { return is_searched_for_ ? lane_ : "float"; }
+  std::string combine_in_chunk(const std::string& a, const std::string& b) const;
+
+  bool by_chunks_ = false, is_searched_for_ = false;
   std::size_t first_ = 0, chunk_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/codegen/policy.hpp"
+#include "cpu/codegen/row_finds.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {
@@ -52,6 +53,14 @@ std::vector<Sweep> sweeps_of(const Form& form) {
   for (int s = 0; s < std::ssize(k.steps); ++s) {
     if (k.steps[at(s)].kind != StepKind::kReduce) continue;
     Sweep& in = sweeps[at(schedule.ready[at(s)] - 1)];
+    if (search_of_chunk(form, s)) {
+      in.searches.emplace_back(form, s);
+      continue;
+    }
+    if (pick_of_one(form, s)) {
+      in.picks.emplace_back(form, s);
+      continue;
+    }
     const int pair = form.has_moments ? k.steps[at(s)].pair : -1;
     if (pair >= 0 && k.pairs[at(pair)].second == s) continue;
     if (pair >= 0 && k.pairs[at(pair)].first == s)

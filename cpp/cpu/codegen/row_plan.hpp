@@ -10,9 +10,10 @@ namespace kfusion::cpu::ir {
 struct Sweep {
   std::vector<RowReduction> reductions;
   std::vector<RowMoments> moments;
-  std::vector<int> stores;  ///< of elements
-  std::vector<int> wanted;  ///< steps
-  std::vector<int> keeps;   ///< steps whose elements later sweeps find
+  std::vector<RowReduction> searches, picks;  ///< taken of few elements, before the sweep (row_finds.hpp)
+  std::vector<int> stores;                    ///< of elements
+  std::vector<int> wanted;                    ///< steps
+  std::vector<int> keeps;                     ///< steps whose elements later sweeps find
 };
 
 struct RowPlan {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cpu/codegen/policy.hpp"
+#include "cpu/codegen/row_finds.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {
@@ -72,7 +72,7 @@ void RowSweeps::elements(const Sweep& s, const Number& begin, const Number& end,
 void RowSweeps::chunks(Sweep& s, const Span& span, Carry& carry) {
   const Carry pivot = pivots(s, span);
   for (std::size_t k = 0; k < pivot.size(); ++k) s.moments[k].begin(carry, pivot[k].name);
-  const std::int64_t chunk = std::int64_t{form_.lanes} * form_.registers * kFloatSums;
+  const std::int64_t chunk = elements_of_chunk(form_);
   for_runs(s.wanted, span, carry, [&] {
     for_each(span.begin, span.end + (chunk - 1), chunk, carry, [&](const Number& i) {
       for (RowMoments& m : s.moments) m.begin_chunk(carry);
@@ -80,7 +80,7 @@ void RowSweeps::chunks(Sweep& s, const Span& span, Carry& carry) {
         if (r.by_chunks()) r.begin_chunk(carry);
       elements(s, i, least(i + chunk, span.end), carry, false);
       for (auto r = s.reductions.rbegin(); r != s.reductions.rend(); ++r)
-        if (r->by_chunks()) r->end_chunk(carry);
+        if (r->by_chunks()) r->end_chunk(carry, i);
       for (auto m = s.moments.rbegin(); m != s.moments.rend(); ++m) m->end_chunk(carry);
     });
   });
