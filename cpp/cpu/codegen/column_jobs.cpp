@@ -15,6 +15,7 @@ namespace {
 bool rows_lie_alike(const Form& form) {
   constexpr std::int64_t kLine = 64;
   return std::ranges::all_of(form.stores, [&](const Place& p) {
+    if (p.transposed) return false;
     if (!p.by_runs || p.reach != Reach::kDense) return true;
     return std::ranges::all_of(p.operand->reduced, [&](std::int64_t s) { return s * p.item % kLine == 0; });
   });

@@ -11,6 +11,7 @@
 #include "cpu/codegen/column_reductions.hpp"
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/texts.hpp"
+#include "cpu/codegen/transposed.hpp"
 #include "cpu/codegen/walk.hpp"
 
 namespace kfusion::cpu::ir {
@@ -31,7 +32,8 @@ class ColumnsText {
     inner_ = at_.integer(form_.extent(form_.axes - 2));
     for (const auto* all : {&form_.loads, &form_.iotas, &form_.tables, &form_.stores})
       for (const Place& p : *all)
-        if (p.by_runs) moving_.push_back({&p, at_.integer(form_.stride(p, form_.axes - 2))});
+        if (p.by_runs)
+          moving_.push_back({&p, p.transposed ? transpose(p) : at_.integer(form_.stride(p, form_.axes - 2))});
     elements_.compute_constants();
     form_.in_tiles ? tiles() : phases();
   }
@@ -45,6 +47,7 @@ class ColumnsText {
   std::int64_t item_of(int s) const {
     return static_cast<std::int64_t>(item_bytes(compute_dtype(form_.kernel.steps[s_(s)].dtype)));
   }
+  std::int64_t kept_item(std::int64_t k) const { return item_of(plan_.kept[s_(k)]); }
   bool has_runs() const { return form_.run_axes() > 1; }
 
   void begin_group() {
@@ -69,6 +72,14 @@ class ColumnsText {
     at_.return_to(here);
   }
 
+  /// Gives it rows of scratch memory; returns what lies between elements there.
+  Number transpose(const Place& p) {
+    const std::int64_t tile = std::int64_t{form_.lanes} * form_.registers * kLaneBytes;
+    const auto before = static_cast<std::int64_t>(plan_.kept.size() + transposed_.size());
+    transposed_.emplace_back(form_, at_, p, at_.field(Field::kScratch) + count_ * (before * tile), count_);
+    return transposed_.back().step();
+  }
+
   // ---- in tiles ----
 
   void tiles() {
@@ -85,6 +96,11 @@ class ColumnsText {
   void tile(const Part& part, bool past_caches) {
     elements_.forget_columns();
     elements_.find_none();
+    const Addresses::Here here = at_.here();
+    for (const Transposed& t : transposed_) {
+      if (!t.place().stored) t.bring(part);
+      at_.set_row(t.place(), t.row(part).name);
+    }
     for (int i = 0; i < std::ssize(plan_.sweeps); ++i) {
       const Sweep& s = plan_.sweeps[s_(i)];
       if (s.wanted.empty()) continue;
@@ -99,6 +115,9 @@ class ColumnsText {
       for (const ColumnReduction& r : reductions_[s_(i)])
         elements_.give_columns(r.step(), r.finish(carry, part.registers, count_));
     }
+    at_.return_to(here);
+    for (const Transposed& t : transposed_)
+      if (t.place().stored) t.take_back(part);
     store_columns(part);
   }
 
@@ -208,9 +227,10 @@ class ColumnsText {
     for (const Moving& m : moving_)
       carry.push_back({m.place->is_iota() ? "i64" : "ptr",
                        m.place->is_iota() ? at_.first_number(*m.place).name() : at_.row(*m.place).name});
-    const std::int64_t tile = std::int64_t{form_.lanes} * form_.registers * kLaneBytes;
+    const std::int64_t tile = std::int64_t{form_.lanes} * form_.registers;
     for (std::int64_t k = 0; k < std::ssize(plan_.kept); ++k)
-      carry.push_back({"ptr", (at_.field(Field::kScratch) + (count_ * k + row) * tile).name});
+      carry.push_back(
+          {"ptr", (at_.field(Field::kScratch) + (count_ * k * kLaneBytes + row * kept_item(k)) * tile).name});
     for_each(0, count, 1, carry, [&](const Number&) {
       std::size_t at = first;
       for (const Moving& m : moving_) at_.set_row(*m.place, carry[at++].name);
@@ -222,7 +242,7 @@ class ColumnsText {
         place = m.place->is_iota() ? (Number(place) + m.step).name() : (Pointer{place} + m.step).name;
       }
       for (std::int64_t k = 0; k < std::ssize(plan_.kept); ++k, ++at)
-        carry[at].name = (Pointer{carry[at].name} + tile).name;
+        carry[at].name = (Pointer{carry[at].name} + tile * kept_item(k)).name;
     });
     carry.resize(first);
     at_.return_to(here);
@@ -270,8 +290,9 @@ class ColumnsText {
   ColumnPlan plan_;
   std::vector<std::vector<ColumnReduction>> reductions_;  ///< by sweep
   std::vector<Moving> moving_;                            ///< elsewhere in each row
-  std::size_t kept_at_ = 0;                               ///< of the carry
-  Number count_ = 1, inner_ = 1, array_bytes_ = 0;        ///< rows of a group, and along the innermost of their axes
+  std::vector<Transposed> transposed_;
+  std::size_t kept_at_ = 0;                         ///< of the carry
+  Number count_ = 1, inner_ = 1, array_bytes_ = 0;  ///< rows of a group, and along the innermost of their axes
 };
 
 }  // namespace

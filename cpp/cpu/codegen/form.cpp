@@ -139,6 +139,7 @@ Place Form::place(const Operand& o, int item, int array, bool stored) {
             : p.by_rows                      ? Reach::kOfRow
                                              : Reach::kOnce;
   if (joins_rows) join(p, s);
+  if (across) transpose(p);
   return p;
 }
 
@@ -167,6 +168,19 @@ std::int64_t Form::staged_bytes() const {
   for (const auto* places : {&loads, &iotas, &tables, &stores})
     staged += std::ranges::count(*places, true, &Place::staged);
   return staged * stage_pitch(rows_of_block() * extents_.back());
+}
+
+/// Rows of too few elements for a square are taken so only where they lie one after the other.
+void Form::transpose(Place& p) const {
+  const Extents s = strides(p);
+  const std::int64_t count = kernel.cols(), pitch = s.back();
+  if (kernel.kind != Pattern::kRows || kernel.reduced.size() != 1 || p.is_iota() || p.reach != Reach::kStrided) return;
+  if (s[s.size() - 2] != p.item) return;
+  if (count <= kFewElements && pitch == count * p.item)
+    p.transposed = true, p.row_elements = static_cast<int>(count);
+  else
+    p.transposed = count >= side_of_squares(p.item, lanes) && pitch != 0;
+  if (p.transposed) p.reach = Reach::kDense;
 }
 
 /// A store of one element lies as a row of one.
@@ -198,6 +212,10 @@ std::int64_t Form::elements(const Place& p) const {
   std::int64_t n = 1;
   for (std::size_t axis = 0; axis < s.size(); ++axis) n *= s[axis] == 0 ? 1 : extents_[axis];
   return n;
+}
+
+std::int64_t Form::transposed_places() const {
+  return std::ranges::count(loads, true, &Place::transposed) + std::ranges::count(stores, true, &Place::transposed);
 }
 
 std::int64_t Form::rows() const {

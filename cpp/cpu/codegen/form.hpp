@@ -55,8 +55,10 @@ struct Place {
   bool staged = false;
   Reach along = Reach::kDense;  ///< of what is copied, along a row
   bool repeats = false;         ///< it is the same in all rows of a block
-  int first_integer = 0;        ///< its offset, then its strides by axis
-  int number = 0;               ///< among all operands of the kernel
+  bool transposed = false;      ///< Form::across: it is dense along the reduced axis; taken as if lanes were neighbours
+  int row_elements = 0;   ///< and its rows of so many elements lie one after the other; 0: others, or more elements
+  int first_integer = 0;  ///< its offset, then its strides by axis
+  int number = 0;         ///< among all operands of the kernel
   bool is_iota() const { return array < 0; }
 };
 
@@ -109,6 +111,7 @@ class Form {
   /// The integers of a call: all but what parameters give.
   std::vector<std::int64_t> integers() const;
   std::int64_t rows() const;
+  std::int64_t transposed_places() const;
   /// Distinct elements of an operand.
   std::int64_t elements(const Place& p) const;
   std::int64_t cols() const { return joins_rows ? extents_.back() * extents_[extents_.size() - 2] : extents_.back(); }
@@ -125,6 +128,7 @@ class Form {
   Place place(const Operand& o, int item, int array, bool stored);
   void join(Place& p, const Extents& strides) const;
   Extents strides(const Place& p) const;
+  void transpose(Place& p) const;
 
   Reach reach_of(const Step& s) const;
   bool is_along(const Step& s) const;

@@ -55,10 +55,17 @@ inline constexpr std::int64_t kRowPiece = 16384;
 // ---- lanes across rows ----
 
 /// Whether lanes lie along the last kept axis.
-inline bool goes_across(const Kernel& k) { return k.kind == Pattern::kColumns; }
+inline bool goes_across(const Kernel& k) {
+  if (k.kind == Pattern::kColumns) return true;
+  return k.kind == Pattern::kRows && !k.kept.empty() && k.parts() == 0 && k.cols() < kShortestReducedRow;
+}
 /// Rows of a tile that stay in the cache together. Of more, blocks of columns are taken some rows at a time.
 inline constexpr std::int64_t kRowsOfTile = 64;
 inline bool goes_in_tiles(const Kernel& k) { return k.cols() <= kRowsOfTile; }
+/// Elements of short rows that change places at once. Few of rows that lie one after the other are picked instead.
+constexpr int side_of_squares(int item, int lanes) { return std::min(item >= 4 ? 4 : 8, lanes); }
+inline constexpr std::int64_t kFewElements = 4;
+
 /// Rows that go through a block before the next do; its columns; and bytes of a block whose rows the cache holds until
 /// they are swept again.
 inline constexpr std::int64_t kRowsAtOnce = 8, kBlockColumns = 2048, kLeastBlockColumns = 128, kBlockBytes = 512 * 1024;

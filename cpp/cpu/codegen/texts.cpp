@@ -60,23 +60,12 @@ std::vector<std::string> functions_of(const Form& form) {
   return all;
 }
 
-namespace {
-
-std::string why_not_rows(const Kernel& k) {
-  if (k.cols() < kShortestReducedRow && k.rows() > 1) return "short rows";
-  return "";
-}
-
-}  // namespace
-
 std::string why_not_generated(const Kernel& k) {
   if (operations_of(k) > kMostOperations) return "long chain";
   switch (k.kind) {
     case Pattern::kPointwise:
-      return "";
     case Pattern::kRows:
     case Pattern::kFullReduction:
-      return why_not_rows(k);
     case Pattern::kColumns:
       return "";
     default:
