@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+import kfusion as kf
 from graph_runs import draw, wide
 from kinds import ALL_DTYPES, DTYPES
-from test_cpu_codegen import assert_close, assert_same_bits, generated, pytestmark  # noqa: F401
+from test_cpu_codegen import assert_close, assert_same_bits, generated, loops_by, pytestmark  # noqa: F401
 
 # Few rows are taken in tiles, more in blocks; columns are around registers, tiles of them and blocks.
 SHAPES = [(1, 40), (3, 16), (7, 17), (64, 63), (65, 64), (66, 65), (130, 333), (9, 2100), (70, 2049), (300, 1)]
@@ -196,3 +197,30 @@ class TestTables:
         x, i = draw(rng, "float32", (40, 300)), rng.integers(-40, 40, (70, 300))
         (got,) = generated(lambda g, t, k: g.reduce("max", g.take_along_axis(t, k, 0), [0]), x, i)
         np.testing.assert_array_equal(got, np.take_along_axis(x, i, 0).max(0))
+
+
+class TestSearches:
+    """The first row of the largest and the smallest, in one sweep."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "int64"])
+    @pytest.mark.parametrize("shape", [(5, 70), (300, 129), (4200, 300), (40, 9), (3000, 20)], ids=str)
+    def test_positions(self, shape, dtype, isa, rng):
+        x = np.asarray(draw(rng, dtype, shape).round(0))  # several rows have the largest
+        if x.dtype.kind == "f":
+            x[2, ::5] = x[3, ::5] = np.nan
+            x[:, 1::5] = -np.inf
+            x[:, 3::5] = np.inf
+        with loops_by("generated"):
+            f = kf.fuse(lambda v: [v.argmax(0), v.argmin(0), v[:, :8].argmax(1), v[:, :8].argmin(1)])
+            got = f(x)
+        want = [x.argmax(0), x.argmin(0), x[:, :8].argmax(1), x[:, :8].argmin(1)]
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+    def test_what_else_uses_the_extreme(self, isa, rng):
+        x = draw(rng, "float32", (70, 130)).round(0)
+        with loops_by("generated"):
+            largest, where, shifted = kf.fuse(lambda v: [v.max(0), v.argmax(0), v - v.max(0)])(x)
+        np.testing.assert_array_equal(largest, x.max(0))
+        np.testing.assert_array_equal(where, x.argmax(0))
+        np.testing.assert_array_equal(shifted, x - x.max(0))

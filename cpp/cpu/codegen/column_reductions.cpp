@@ -1,13 +1,39 @@
 #include "cpu/codegen/column_reductions.hpp"
 
 namespace kfusion::cpu::ir {
+namespace {
 
-void ColumnReduction::begin(Carry& carry, int registers) {
+Pointer place_of(const Pointer& array, DType held, const Part& part, int j) {
+  const auto item = static_cast<std::int64_t>(item_bytes(held));
+  return array + (part.first + std::int64_t{text().lanes()} * j) * item;
+}
+
+}  // namespace
+
+std::string ColumnAccumulators::loaded(const Pointer& array, DType held, const Part& part, int j) const {
+  const std::string raw =
+      emit("load " + vector_of(memory_type(held)) + ", ptr " + place_of(array, held, part, j).name + ", align 1");
+  return widen({raw, held, true}, held).name;
+}
+
+/// Other registers may have what lies behind a part of one.
+void ColumnAccumulators::save(const std::string& mine, const Pointer& array, DType held, const Part& part,
+                              int j) const {
+  const std::string type = vector_of(compute_type(held));
+  std::string all = mine;
+  if (part.count)
+    all = emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + type + " " + mine + ", " + type + " " +
+               loaded(array, held, part, j));
+  text().line("store " + vector_of(memory_type(held)) + " " + narrow({all, held, true}, held).name + ", ptr " +
+              place_of(array, held, part, j).name + ", align 1");
+}
+
+void ColumnReduction::begin(Carry& carry, const Addresses&, int registers) {
   first_ = carry.size();
   for (int j = 0; j < registers; ++j) carry.push_back({type(), splat(lane_, identity_)});
 }
 
-void ColumnReduction::take(Carry& carry, const Elements& elements, int registers) const {
+void ColumnReduction::take(Carry& carry, const Elements& elements, const Addresses&, int registers) const {
   for (int j = 0; j < registers; ++j)
     accumulator(carry, j) = combine(accumulator(carry, j), lift(elements.value(argument_, j)));
 }
@@ -19,36 +45,21 @@ std::vector<Value> ColumnReduction::finish(const Carry& carry, int registers, co
   return values;
 }
 
-Pointer ColumnReduction::place(const Pointer& array, const Part& part, int j) const {
-  return array + (part.first + std::int64_t{form_.lanes} * j) * item();
+void ColumnReduction::load(Carry& carry, const ColumnArrays& arrays, const Part& part) const {
+  const Pointer from = array(arrays);
+  for (int j = 0; j < part.registers; ++j) accumulator(carry, j) = loaded(from, held_, part, j);
 }
 
-std::string ColumnReduction::loaded(const Pointer& array, const Part& part, int j) const {
-  const std::string raw =
-      emit("load " + vector_of(memory_type(held_)) + ", ptr " + place(array, part, j).name + ", align 1");
-  return widen({raw, held_, true}, held_).name;
-}
-
-void ColumnReduction::load(Carry& carry, const Pointer& array, const Part& part) const {
-  for (int j = 0; j < part.registers; ++j) accumulator(carry, j) = loaded(array, part, j);
-}
-
-/// Other registers may have what lies behind a part of one.
-void ColumnReduction::save(const Carry& carry, const Pointer& array, const Part& part) const {
-  for (int j = 0; j < part.registers; ++j) {
-    std::string mine = carry[first_ + static_cast<std::size_t>(j)].name;
-    if (part.count)
-      mine = emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + type() + " " + mine + ", " +
-                  type() + " " + loaded(array, part, j));
-    const std::string raw = narrow({mine, held_, true}, held_).name;
-    text().line("store " + vector_of(memory_type(held_)) + " " + raw + ", ptr " + place(array, part, j).name +
-                ", align 1");
-  }
-}
-
-void ColumnReduction::join(Carry& carry, const Pointer& array, const Part& part) const {
+void ColumnReduction::save(const Carry& carry, const ColumnArrays& arrays, const Part& part) const {
+  const Pointer to = array(arrays);
   for (int j = 0; j < part.registers; ++j)
-    accumulator(carry, j) = combine(accumulator(carry, j), loaded(array, part, j));
+    ColumnAccumulators::save(carry[first_ + static_cast<std::size_t>(j)].name, to, held_, part, j);
+}
+
+void ColumnReduction::join(Carry& carry, const ColumnArrays& arrays, const Part& part) const {
+  const Pointer from = array(arrays);
+  for (int j = 0; j < part.registers; ++j)
+    accumulator(carry, j) = combine(accumulator(carry, j), loaded(from, held_, part, j));
 }
 
 }  // namespace kfusion::cpu::ir

@@ -1,33 +1,55 @@
 // Reductions over rows whose lanes are columns: accumulators take one row after the other, and fold no lanes.
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "cpu/codegen/reductions.hpp"
 
 namespace kfusion::cpu::ir {
 
-class ColumnReduction : public Reduction {
+/// Where a block's accumulators of a step lie in memory, that have so many bytes each: column 0. Those of neighbours
+/// are neighbours: a call may cut columns into other registers.
+using ColumnArrays = std::function<Pointer(int step, std::int64_t item)>;
+
+class ColumnAccumulators : public Reduction {
  public:
   using Reduction::Reduction;
+  virtual ~ColumnAccumulators() = default;
 
-  int argument() const { return argument_; }
-  /// Accumulators of so many registers that have taken nothing, behind those in `carry`.
-  void begin(Carry& carry, int registers);
-  void take(Carry& carry, const Elements& elements, int registers) const;
-  std::vector<Value> finish(const Carry& carry, int registers, const Number& rows) const;
+  /// The step whose values finish() gives.
+  virtual int result() const { return step(); }
+  /// Those of so many registers, behind those in `carry`, before the row where the addresses are.
+  virtual void begin(Carry& carry, const Addresses& at, int registers) = 0;
+  virtual void take(Carry& carry, const Elements& elements, const Addresses& at, int registers) const = 0;
+  virtual std::vector<Value> finish(const Carry& carry, int registers, const Number& rows) const = 0;
 
-  /// Of an accumulator in memory, where those of columns are neighbours: a call may cut columns into other registers.
-  std::int64_t item() const { return static_cast<std::int64_t>(item_bytes(held_)); }
-  /// `array` is that of column 0.
-  void load(Carry& carry, const Pointer& array, const Part& part) const;
-  void save(const Carry& carry, const Pointer& array, const Part& part) const;
+  virtual void load(Carry& carry, const ColumnArrays& arrays, const Part& part) const = 0;
+  virtual void save(const Carry& carry, const ColumnArrays& arrays, const Part& part) const = 0;
   /// Takes those of later rows, too.
-  void join(Carry& carry, const Pointer& array, const Part& part) const;
+  virtual void join(Carry& carry, const ColumnArrays& arrays, const Part& part) const = 0;
+
+ protected:
+  /// A register of accumulators of a type in memory.
+  std::string loaded(const Pointer& array, DType held, const Part& part, int j) const;
+  void save(const std::string& mine, const Pointer& array, DType held, const Part& part, int j) const;
+};
+
+class ColumnReduction : public ColumnAccumulators {
+ public:
+  using ColumnAccumulators::ColumnAccumulators;
+
+  void begin(Carry& carry, const Addresses& at, int registers) override;
+  void take(Carry& carry, const Elements& elements, const Addresses& at, int registers) const override;
+  std::vector<Value> finish(const Carry& carry, int registers, const Number& rows) const override;
+  void load(Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
+  void save(const Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
+  void join(Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
 
  private:
   std::string& accumulator(Carry& carry, int j) const { return carry[first_ + static_cast<std::size_t>(j)].name; }
-  Pointer place(const Pointer& array, const Part& part, int j) const;
-  std::string loaded(const Pointer& array, const Part& part, int j) const;
+  Pointer array(const ColumnArrays& arrays) const {
+    return arrays(step(), static_cast<std::int64_t>(item_bytes(held_)));
+  }
 
   std::size_t first_ = 0;
 };

@@ -5,10 +5,11 @@
 // registers. Else a block of columns goes through each sweep some rows at a time, so that long stretches of memory are
 // read, and accumulators wait in memory.
 #include <algorithm>
+#include <memory>
 
 #include "cpu/codegen/column_call.hpp"
 #include "cpu/codegen/column_plan.hpp"
-#include "cpu/codegen/column_reductions.hpp"
+#include "cpu/codegen/column_search.hpp"
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/texts.hpp"
 #include "cpu/codegen/transposed.hpp"
@@ -22,7 +23,11 @@ class ColumnsText {
   explicit ColumnsText(const Form& form) : form_(form), at_(form), elements_(form, at_), plan_(form) {
     for (int s = 0; s < std::ssize(plan_.sweeps); ++s) {
       reductions_.emplace_back();
-      for (const RowReduction& r : plan_.sweeps[s_(s)].reductions) reductions_.back().emplace_back(form, r.step());
+      for (const RowReduction& r : plan_.sweeps[s_(s)].reductions)
+        reductions_.back().push_back(std::make_unique<ColumnReduction>(form, r.step()));
+      for (const Search& search : plan_.searches)
+        if (form.schedule().ready[s_(search.number)] == s + 1)
+          reductions_.back().push_back(std::make_unique<ColumnSearch>(form, search));
     }
   }
 
@@ -106,14 +111,14 @@ class ColumnsText {
       if (s.wanted.empty()) continue;
       elements_.compute_columns(s.wanted, part);
       Carry carry;
-      for (ColumnReduction& r : reductions_[s_(i)]) r.begin(carry, part.registers);
+      for (const auto& r : reductions_[s_(i)]) r->begin(carry, at_, part.registers);
       if (has_runs())
         runs(0, count_, inner_, carry,
              [&](const Number& row, const Number& count) { rows(i, part, row, count, carry, past_caches); });
       else
         rows(i, part, 0, count_, carry, past_caches);
-      for (const ColumnReduction& r : reductions_[s_(i)])
-        elements_.give_columns(r.step(), r.finish(carry, part.registers, count_));
+      for (const auto& r : reductions_[s_(i)])
+        elements_.give_columns(r->result(), r->finish(carry, part.registers, count_));
     }
     at_.return_to(here);
     for (const Transposed& t : transposed_)
@@ -144,8 +149,10 @@ class ColumnsText {
   Pointer array(const Number& first, std::int64_t index, std::int64_t item) const {
     return at_.field(Field::kScratch) + (first + array_bytes_ * index - begin_ * item);
   }
-  Pointer accumulators(const ColumnReduction& r, const Number& part) const {
-    return array(part, std::ranges::find(plan_.reductions, r.step()) - plan_.reductions.begin(), r.item());
+  ColumnArrays arrays(const Number& part) const {
+    return [this, part](int step, std::int64_t item) {
+      return array(part, std::ranges::find(plan_.reductions, step) - plan_.reductions.begin(), item);
+    };
   }
   Pointer held_array(int s) const {
     return array(0, std::ranges::find(plan_.held, s) - plan_.held.begin(), item_of(s));
@@ -174,13 +181,13 @@ class ColumnsText {
              find_held(sweep);
              elements_.compute_columns(s.wanted, part);
              Carry carry;
-             for (ColumnReduction& r : reductions_[s_(sweep)]) r.begin(carry, part.registers);
+             for (const auto& r : reductions_[s_(sweep)]) r->begin(carry, at_, part.registers);
              if (!carry.empty())
                when(first < row, carry, [&] {
-                 for (const ColumnReduction& r : reductions_[s_(sweep)]) r.load(carry, accumulators(r, part_at), part);
+                 for (const auto& r : reductions_[s_(sweep)]) r->load(carry, arrays(part_at), part);
                });
              rows(sweep, part, 0, count, carry, past_caches);
-             for (const ColumnReduction& r : reductions_[s_(sweep)]) r.save(carry, accumulators(r, part_at), part);
+             for (const auto& r : reductions_[s_(sweep)]) r->save(carry, arrays(part_at), part);
            });
          });
   }
@@ -191,7 +198,7 @@ class ColumnsText {
     walk(form_, begin_, end_, std::nullopt, nothing, [&](const Part& part, bool) {
       find_held(ready - 1);
       if (ready > 0) {
-        for (ColumnReduction& r : reductions_[s_(ready - 1)]) elements_.give_columns(r.step(), joined(r, part));
+        for (const auto& r : reductions_[s_(ready - 1)]) elements_.give_columns(r->result(), joined(*r, part));
       }
       elements_.compute_columns(leaves, part);
       for (const int s : leaves) elements_.keep(s, held_array(s), part);
@@ -199,13 +206,13 @@ class ColumnsText {
     });
   }
 
-  std::vector<Value> joined(ColumnReduction& r, const Part& part) const {
+  std::vector<Value> joined(ColumnAccumulators& r, const Part& part) const {
     const Number first = told(ColumnNumber::kFirstPart), bytes = told(ColumnNumber::kPartBytes);
     Carry carry;
-    r.begin(carry, part.registers);
-    r.load(carry, accumulators(r, first), part);
+    r.begin(carry, at_, part.registers);
+    r.load(carry, arrays(first), part);
     for_each(1, told(ColumnNumber::kParts), 1, carry,
-             [&](const Number& k) { r.join(carry, accumulators(r, first + bytes * k), part); });
+             [&](const Number& k) { r.join(carry, arrays(first + bytes * k), part); });
     return r.finish(carry, part.registers, count_);
   }
 
@@ -263,9 +270,22 @@ class ColumnsText {
       if (is_before(step)) elements_.find_kept(step, kept_row(step) + (Number(0) - part.first * item_of(step)));
     elements_.compute_run(s.wanted);
     elements_.compute(s.wanted, part);
-    for (const ColumnReduction& r : reductions_[s_(sweep)]) r.take(carry, elements_, part.registers);
+    if (form_.fetches && sweep == 0 && !part.count) fetch_ahead(part);
+    for (const auto& r : reductions_[s_(sweep)]) r->take(carry, elements_, at_, part.registers);
     for (const int step : s.keeps) elements_.keep(step, kept_row(step), of_tile);
     for (const int t : s.stores) store(t, part, past_caches);
+  }
+
+  /// Rows of the next turn: those that lie a power of two apart share few lines of the first cache.
+  void fetch_ahead(const Part& part) {
+    constexpr std::int64_t kLine = 64;
+    for (const Moving& m : moving_) {
+      const Place& p = *m.place;
+      if (p.stored || p.is_iota() || p.is_table || p.reach != Reach::kDense) continue;
+      const Pointer next = at_.row(p) + (m.step * kRowsAtOnce + part.first * p.item);
+      for (std::int64_t line = 0; line < std::int64_t{form_.lanes} * part.registers * p.item; line += kLine)
+        prefetch(next + line);
+    }
   }
 
   void store(int t, const Part& part, bool past_caches) {
@@ -288,8 +308,8 @@ class ColumnsText {
   Addresses at_;
   Elements elements_;
   ColumnPlan plan_;
-  std::vector<std::vector<ColumnReduction>> reductions_;  ///< by sweep
-  std::vector<Moving> moving_;                            ///< elsewhere in each row
+  std::vector<std::vector<std::unique_ptr<ColumnAccumulators>>> reductions_;  ///< by sweep
+  std::vector<Moving> moving_;                                                ///< elsewhere in each row
   std::vector<Transposed> transposed_;
   std::size_t kept_at_ = 0;                         ///< of the carry
   Number count_ = 1, inner_ = 1, array_bytes_ = 0;  ///< rows of a group, and along the innermost of their axes

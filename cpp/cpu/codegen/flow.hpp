@@ -55,6 +55,9 @@ Pointer pointer_at(const Pointer& array, std::int64_t index);
 Number number_at(const Pointer& array, std::int64_t index);
 void put_number(const Number& n, const Pointer& array, std::int64_t index);
 
+/// Asks for a line of memory, into the second-level cache.
+void prefetch(const Pointer& p);
+
 /// Memory of the function, at a line of the cache.
 Pointer room(std::int64_t bytes);
 

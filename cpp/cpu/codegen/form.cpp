@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/codegen/column_search.hpp"
 #include "cpu/codegen/ops.hpp"
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/row_stages.hpp"
@@ -18,7 +19,9 @@ bool is_wide(DType t) { return t == DType::kFloat64 || t == DType::kInt64; }
 
 /// Lanes that fill a register of the widest type that elements have.
 int lanes_of(const Kernel& k, const TargetFacts& target) {
-  const bool wide = std::ranges::any_of(k.steps, [](const Step& s) {
+  const std::vector<bool> searched = goes_across(k) ? steps_of_searches(k) : std::vector<bool>(k.steps.size(), false);
+  const bool wide = std::ranges::any_of(k.steps, [&](const Step& s) {
+    if (searched[static_cast<std::size_t>(&s - k.steps.data())]) return false;
     return s.kind != StepKind::kConstant && s.kind != StepKind::kReduce && s.level == Level::kElement &&
            is_wide(s.dtype);
   });
@@ -92,6 +95,7 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
   registers = registers_at_once(k, t);
   in_pieces = !across && goes_in_pieces(k);
   in_tiles = across && goes_in_tiles(k);
+  fetches = across && !in_tiles && k.bytes() > kFetchedBytes;
   has_moments = !across && takes_moments(k);
   takes_pairs_ = in_pieces && !has_moments && k.cols() > kLongestRow && seconds_need_firsts(k);
   for (const Step& s : k.steps) reach_.push_back(reach_of(s)), along_.push_back(is_along(s));
