@@ -207,7 +207,7 @@ void GeneratedKernel::run_range(const std::byte* const* loads, std::byte* const*
   p.with_call(loads, stores, parameters, [&](const ir::Call& call) { function(&call, 0, 1, begin, end); });
 }
 
-void GeneratedKernel::compile(bool stream) const { program_->code(stream).functions(); }
+void GeneratedKernel::compile(bool stream) const { program_->code(stream && program_->may_stream()).functions(); }
 
 std::int64_t GeneratedKernel::work(std::int64_t elements) const {
   const Program& p = *program_;
