@@ -91,7 +91,7 @@ RowMoments::Moments RowMoments::finish(const Carry& carry, const Number& runs, c
   const std::string by = double_of("fsub", pivot, all_lanes(centre, DType::kFloat64));
   const std::string twice = double_of("fadd", away, away);
   const std::string moved = double_of("fmul", by, double_of("fadd", twice, double_of("fmul", n, by)));
-  return {mean, sum_of_lanes(double_of("fadd", squares, moved))};
+  return {mean, sum_of_lanes(double_of("fadd", squares, moved)), sum_of_lanes(squares)};
 }
 
 Condition RowMoments::are_lost(const Moments& m) {
@@ -99,7 +99,9 @@ Condition RowMoments::are_lost(const Moments& m) {
   const std::string size = emit("call double @llvm.fabs.f64(double " + m.squares + ")");
   const std::string lost = emit("fcmp uge double " + size + ", 0x7FF0000000000000");
   const std::string zero = emit("fcmp oeq double " + m.mean + ", 0.0");
-  return {emit("or i1 " + lost + ", " + zero)};
+  const std::string most = emit("fmul double " + m.squares + ", 3.0");
+  const std::string apart = emit("fcmp ogt double " + m.about_pivots + ", " + most);
+  return {emit("or i1 " + emit("or i1 " + lost + ", " + zero) + ", " + apart)};
 }
 
 Value RowMoments::mean_of(const std::string& mean) const {

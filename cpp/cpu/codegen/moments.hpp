@@ -28,9 +28,11 @@ class RowMoments {
   /// Both values of so many runs of `length` elements.
   struct Moments {
     std::string mean, squares;  ///< doubles: the mean, and the sum of squares about it as a float
+    std::string about_pivots;   ///< the sum of squares that floats have added up
   };
   Moments finish(const Carry& carry, const Number& runs, const Number& length) const;
-  /// Where they are not finite, or a zero whose sign the pivot hides, two sweeps are to be taken.
+  /// Where they are not finite, or a zero whose sign the pivot hides, or so much smaller than the sum about pivots that
+  /// its errors show (first elements that lie apart), two sweeps are to be taken.
   static Condition are_lost(const Moments& m);
   /// The values of the steps.
   Value mean_of(const std::string& mean) const;

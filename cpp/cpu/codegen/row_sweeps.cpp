@@ -115,7 +115,7 @@ RowMoments::Moments RowSweeps::moments(const RowMoments& m, const Span& span, co
   const RowMoments::Moments taken = m.finish(carry, span.runs(), span.length());
   Carry values = {{"double", taken.mean}, {"double", taken.squares}};
   when(RowMoments::are_lost(taken), values, [&] { take_again(m, span, values); });
-  return {values[0].name, values[1].name};
+  return {values[0].name, values[1].name, taken.about_pivots};
 }
 
 /// By two sweeps, one register after the other.
