@@ -10,6 +10,7 @@
 #include "cpu/codegen/column_jobs.hpp"
 #include "cpu/codegen/form.hpp"
 #include "cpu/codegen/libm_table.hpp"
+#include "cpu/codegen/links.hpp"
 #include "cpu/codegen/machine_code.hpp"
 #include "cpu/codegen/pieces.hpp"
 #include "cpu/codegen/policy.hpp"
@@ -89,11 +90,8 @@ class GeneratedKernel::Program {
   }
 
   const KernelCode& code(bool streams) const { return streams ? streaming_ : cached_; }
-  std::int64_t work() const {
-    constexpr std::int64_t kStepsPerPass = 16;  // that take about as long as memory does
-    const auto steps = std::ssize(kernel.steps) + std::ssize(kernel.stores);
-    return bytes + std::max(bytes, 4 * kernel.rows() * kernel.cols()) * steps / kStepsPerPass;
-  }
+  std::int64_t work() const { return ir::work_of(kernel); }
+  std::int64_t scratch_bytes_of_call() const { return scratch_bytes_; }
   /// In place the lines are in the cache already, and theirs to write.
   bool is_in_place(const std::byte* const* loads, std::byte* const* stores) const {
     for (std::size_t t = 0; t < kernel.stores.size(); ++t)
@@ -106,26 +104,24 @@ class GeneratedKernel::Program {
   template <class F>
   void with_call(const std::byte* const* loads, std::byte* const* stores, const double* parameters, const F& f) const {
     IndexFault fault;
-    ir::Call call{
-        loads,  stores,  integers_.data(), numbers_.data(), ir::libm_table(cached_.form().target.vector_bytes),
-        &fault, nullptr, nullptr};
+    ir::Call call = call_of(fault);
+    call.loads = loads, call.stores = stores;
     has_parameters_ ? with_numbers(call, parameters, f) : f(call);
     fault.check(kernel.tables);
   }
-  template <class F>
-  void with_numbers(ir::Call& call, const double* parameters, const F& f) const {
-    Room<std::int64_t, 64> integers(integers_.size());
-    std::ranges::copy(integers_, integers.data());
-    Room<double, 16> numbers(kernel.constants.size());
-    for (std::size_t i = 0; i < kernel.constants.size(); ++i) {
-      const Constant& c = kernel.constants[i];
-      if (c.parameter >= 0 && is_integer(c.dtype))
-        integers[static_cast<std::size_t>(cached_.form().constant(static_cast<int>(i)))] =
-            static_cast<std::int64_t>(parameters[c.parameter]);
-      numbers[i] = number_of(c, parameters);
-    }
-    call.integers = integers.data(), call.numbers = numbers.data();
-    f(call);
+  /// A call without arrays, whose numbers outlive this function.
+  struct Numbers {
+    std::vector<std::int64_t> integers;
+    std::vector<double> numbers;
+    IndexFault fault;
+  };
+  ir::Call call_with(Numbers& kept, const double* parameters) const {
+    ir::Call call = call_of(kept.fault);
+    if (!has_parameters_) return call;
+    kept.integers.resize(integers_.size()), kept.numbers.resize(kernel.constants.size());
+    set_numbers(parameters, kept.integers.data(), kept.numbers.data());
+    call.integers = kept.integers.data(), call.numbers = kept.numbers.data();
+    return call;
   }
 
   bool may_stream() const { return !columns_ || columns_->may_stream(); }
@@ -148,23 +144,36 @@ class GeneratedKernel::Program {
             for (std::int64_t p = first; p < last; ++p) part(p * rows / parts, (p + 1) * rows / parts, p, 0);
           },
           kManyParts);
-    const std::int64_t pieces = kernel.kind == Pattern::kPointwise ? divide_up(cols, cached_.form().piece()) : 1;
-    const std::int64_t piece = cached_.form().piece();
-    if (threads == 1) return part(0, rows, 0, cols);
-    if (rows >= 8 * threads || pieces == 1)
-      return parallel_for(rows, threads, [&](std::int64_t first, std::int64_t last) { part(first, last, 0, cols); });
-    parallel_for(rows * pieces, threads, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t p = first; p < last;) {
-        const std::int64_t row = p / pieces, next = std::min(last, (row + 1) * pieces);
-        part(row, row + 1, (p - row * pieces) * piece, std::min(cols, (next - row * pieces) * piece));
-        p = next;
-      }
-    });
+    ir::share_rows(rows, cols, piece(), threads, part);
   }
+  /// Of a row, that one call takes: only of maps less than all of it.
+  std::int64_t piece() const { return kernel.kind == Pattern::kPointwise ? cached_.form().piece() : cols; }
 
   const Kernel kernel;
 
  private:
+  ir::Call call_of(IndexFault& fault) const {
+    const void* const* const libm = ir::libm_table(cached_.form().target.vector_bytes);
+    return {nullptr, nullptr, integers_.data(), numbers_.data(), libm, &fault, nullptr, nullptr};
+  }
+  template <class F>
+  void with_numbers(ir::Call& call, const double* parameters, const F& f) const {
+    Room<std::int64_t, 64> integers(integers_.size());
+    Room<double, 16> numbers(kernel.constants.size());
+    set_numbers(parameters, integers.data(), numbers.data());
+    call.integers = integers.data(), call.numbers = numbers.data();
+    f(call);
+  }
+  void set_numbers(const double* parameters, std::int64_t* integers, double* numbers) const {
+    std::ranges::copy(integers_, integers);
+    for (std::size_t i = 0; i < kernel.constants.size(); ++i) {
+      const Constant& c = kernel.constants[i];
+      if (c.parameter >= 0 && is_integer(c.dtype))
+        integers[cached_.form().constant(static_cast<int>(i))] = static_cast<std::int64_t>(parameters[c.parameter]);
+      numbers[i] = number_of(c, parameters);
+    }
+  }
+
   const KernelCode cached_, streaming_;
   const std::vector<std::int64_t> integers_;
   const ir::Pieces pieces_;
@@ -178,12 +187,23 @@ class GeneratedKernel::Program {
   std::int64_t stored_bytes = 0;
 };
 
-GeneratedKernel::GeneratedKernel(const Kernel& k) : program_(std::make_unique<const Program>(k)) {}
+class GeneratedKernel::Links : public ir::LinksBy<Program> {
+ public:
+  using LinksBy::LinksBy;
+};
+
+GeneratedKernel::GeneratedKernel(const Kernel& k) {
+  if (ir::is_long_chain(k))
+    links_ = std::make_unique<const Links>(k);
+  else
+    program_ = std::make_unique<const Program>(k);
+}
 GeneratedKernel::GeneratedKernel(GeneratedKernel&&) noexcept = default;
 GeneratedKernel& GeneratedKernel::operator=(GeneratedKernel&&) noexcept = default;
 GeneratedKernel::~GeneratedKernel() = default;
 
 void GeneratedKernel::run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const {
+  if (links_) return links_->run(loads, stores, parameters, threads_for(ir::work_of(links_->kernel)));
   const Program& p = *program_;
   if (p.kernel.rows() * p.kernel.cols() == 0) return;
   const bool stream = streams(p.stored_bytes, p.bytes) && p.may_stream() && !p.is_in_place(loads, stores);
@@ -194,6 +214,7 @@ void GeneratedKernel::run(const std::byte* const* loads, std::byte* const* store
 
 void GeneratedKernel::run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
                                bool stream) const {
+  if (links_) return links_->run(loads, stores, parameters, 1);
   const Program& p = *program_;
   if (p.kernel.rows() * p.kernel.cols() == 0) return;
   const std::vector<ir::Function>& functions = p.code(stream && p.may_stream()).functions();
@@ -202,21 +223,29 @@ void GeneratedKernel::run_part(const std::byte* const* loads, std::byte* const* 
 
 void GeneratedKernel::run_range(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
                                 std::int64_t begin, std::int64_t end) const {
+  if (links_) return links_->run_range(loads, stores, parameters, begin, end);
   const Program& p = *program_;
   const ir::Function function = p.code(false).functions()[0];
   p.with_call(loads, stores, parameters, [&](const ir::Call& call) { function(&call, 0, 1, begin, end); });
 }
 
-void GeneratedKernel::compile(bool stream) const { program_->code(stream && program_->may_stream()).functions(); }
+void GeneratedKernel::compile(bool stream) const {
+  if (program_) program_->code(stream && program_->may_stream()).functions();
+  if (links_)
+    for (const auto& p : links_->programs()) p->code(false).functions();
+}
 
 std::int64_t GeneratedKernel::work(std::int64_t elements) const {
-  const Program& p = *program_;
-  return static_cast<std::int64_t>(static_cast<double>(p.work()) * static_cast<double>(elements) /
-                                   static_cast<double>(p.cols));
+  const Kernel& k = links_ ? links_->kernel : program_->kernel;
+  const auto cols = static_cast<double>(links_ ? k.rows() * k.cols() : program_->cols);
+  return static_cast<std::int64_t>(static_cast<double>(ir::work_of(k)) * static_cast<double>(elements) / cols);
 }
 
 std::string GeneratedKernel::source() const {
-  return ir::kernel_text(program_->code(streams(program_->stored_bytes, program_->bytes)).form());
+  if (program_) return ir::kernel_text(program_->code(streams(program_->stored_bytes, program_->bytes)).form());
+  std::string all;
+  for (const auto& p : links_->programs()) all += ir::kernel_text(p->code(false).form());
+  return all;
 }
 
 }  // namespace kfusion::cpu

@@ -34,7 +34,9 @@ class GeneratedKernel {
 
  private:
   class Program;
-  std::unique_ptr<const Program> program_;
+  class Links;
+  std::unique_ptr<const Program> program_;  ///< or
+  std::unique_ptr<const Links> links_;      ///< of a long chain
 };
 
 }  // namespace kfusion::cpu

@@ -14,11 +14,17 @@ inline constexpr int kMostOperations = 500;
 /// What a map takes, in simple instructions.
 constexpr int operations_of(Op op) { return info(op).cost == OpCost::kSimple ? 1 : 20; }
 
+inline int operations_of(const Step& s) { return s.kind == StepKind::kMap ? operations_of(s.op) : 1; }
 inline int operations_of(const Kernel& k) {
   int n = 0;
-  for (const Step& s : k.steps) n += s.kind == StepKind::kMap ? operations_of(s.op) : 1;
+  for (const Step& s : k.steps) n += operations_of(s);
   return n;
 }
+
+/// Of a link that such a chain is cut into: few enough to be written for several registers in turn.
+inline constexpr int kLinkOperations = 100;
+/// Elements of a row that go through all links before the next ones, where their values stay in the cache.
+inline constexpr std::int64_t kLinkElements = 1024, kLinkBytes = 1 << 18;
 
 /// Registers that each operation is written for in turn, so that a core has independent instructions at hand. Of 32
 /// vector registers four do not spill functions, of 16 two: exp with AVX2 takes 11.1 us by fours, 14.0 one by one.

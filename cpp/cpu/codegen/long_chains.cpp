@@ -1,0 +1,210 @@
+#include "cpu/codegen/long_chains.hpp"
+
+#include <algorithm>
+
+#include "cpu/codegen/form.hpp"
+#include "cpu/codegen/ops.hpp"
+#include "cpu/codegen/policy.hpp"
+#include "kfusion/lower/schedule.hpp"
+
+namespace kfusion::cpu::ir {
+namespace {
+
+Extents one_behind_the_other(const Extents& kept, const Extents& reduced) {
+  Extents all = kept;
+  all.insert(all.end(), reduced.begin(), reduced.end());
+  return all;
+}
+
+bool is_source(const Step& s) {
+  return s.kind == StepKind::kConstant || s.kind == StepKind::kLoad || s.kind == StepKind::kIota;
+}
+
+/// In which link each step is computed.
+class Cut {
+ public:
+  static constexpr int kEach = -1;  ///< in each that needs it
+
+  explicit Cut(const Kernel& k) : kernel_(k) {
+    std::vector<bool> is_late;  // needs a reduction
+    int operations = 0;
+    for (int s = 0; s < std::ssize(k.steps); ++s) {
+      const Step& step = k.steps[i_(s)];
+      const auto late = [&](int a) { return bool(is_late[i_(a)]); };
+      is_late.push_back(step.kind == StepKind::kReduce || std::ranges::any_of(step.arguments, late));
+      const bool is_early = !is_late.back() && !is_source(step) && (is_map() || step.level == Level::kElement);
+      link_.push_back(is_early ? last_ : kEach);
+      if (!is_early) continue;
+      operations += operations_of(step);
+      if (operations > kLinkOperations && operations > operations_of(step))
+        link_.back() = ++last_, operations = operations_of(step);
+    }
+    if (!is_map()) ++last_;
+    for (std::size_t s = 0; s < link_.size(); ++s)
+      if (is_late[s]) link_[s] = last_;
+  }
+
+  bool is_map() const { return kernel_.kind == Pattern::kPointwise; }
+  int last() const { return last_; }
+  int link(int s) const { return link_[i_(s)]; }
+  bool is_left(int s, int by) const { return link(s) != kEach && link(s) < by; }
+
+  /// Steps that a link computes or finds.
+  std::vector<bool> wanted_by(int link) const {
+    std::vector<bool> wanted(link_.size());
+    if (link == last_)
+      for (const Store& t : kernel_.stores) wanted[i_(t.step)] = true;
+    for (std::size_t s = wanted.size(); s-- > 0;) {
+      if (link_[s] == link) wanted[s] = true;
+      if (!wanted[s] || is_left(static_cast<int>(s), link)) continue;
+      for (const int a : kernel_.steps[s].arguments) wanted[i_(a)] = true;
+    }
+    return wanted;
+  }
+  /// What the last link computes itself.
+  int operations_of_last() const {
+    int n = 0;
+    for (std::size_t s = 0; s < link_.size(); ++s)
+      if (link_[s] == last_ || link_[s] == kEach) n += operations_of(kernel_.steps[s]);
+    return n;
+  }
+
+ private:
+  static std::size_t i_(int s) { return static_cast<std::size_t>(s); }
+
+  const Kernel& kernel_;
+  std::vector<int> link_;
+  int last_ = 0;
+};
+
+class ChainMaker {
+ public:
+  explicit ChainMaker(const Kernel& k) : kernel_(k), cut_(k), slot_(k.steps.size(), -1) { give_slots(); }
+
+  Chain run() {
+    for (int link = 0; link <= cut_.last(); ++link) chain_.links.push_back(make(link));
+    return std::move(chain_);
+  }
+
+ private:
+  static std::size_t i_(int s) { return static_cast<std::size_t>(s); }
+  const Step& step(int s) const { return kernel_.steps[i_(s)]; }
+
+  /// A slot is free again behind the link that reads it last. What the last link reads of a whole row has one of its
+  /// own: other elements of values of another size would lie where it does.
+  void give_slots() {
+    std::vector<int> last_use(slot_.size(), -1);
+    for (int link = 0; link <= cut_.last(); ++link) {
+      wanted_.push_back(cut_.wanted_by(link));
+      for (int s = 0; s < std::ssize(slot_); ++s)
+        if (wanted_.back()[i_(s)] && cut_.is_left(s, link)) last_use[i_(s)] = link;
+    }
+    std::vector<int> free;
+    std::vector<std::vector<int>> freed(wanted_.size());
+    for (int s = 0, link = 0; s < std::ssize(slot_); ++s) {
+      if (last_use[i_(s)] < 0) continue;
+      for (; link < cut_.link(s); ++link) free.insert(free.end(), freed[i_(link)].begin(), freed[i_(link)].end());
+      const bool is_of_row = !cut_.is_map() && last_use[i_(s)] == cut_.last();
+      if (free.empty() || is_of_row) free.push_back(chain_.slots++);
+      slot_[i_(s)] = free.back();
+      free.pop_back();
+      freed[i_(last_use[i_(s)])].push_back(slot_[i_(s)]);
+    }
+  }
+
+  Link make(int number) const {
+    const bool is_map = cut_.is_map() || number < cut_.last();
+    const std::vector<bool>& wanted = wanted_[i_(number)];
+    Link link;
+    Kernel& k = link.kernel;
+    k.name = kernel_.name, k.rough = kernel_.rough;
+    k.kind = is_map ? Pattern::kPointwise : kernel_.kind;
+    k.kept = is_map ? one_behind_the_other(kernel_.kept, kernel_.reduced) : kernel_.kept;
+    if (!is_map) k.reduced = kernel_.reduced;
+    const auto seen = [&](Operand o) {
+      if (is_map) o.kept = one_behind_the_other(o.kept, o.reduced), o.reduced.clear();
+      return o;
+    };
+    std::vector<int> moved(slot_.size(), -1), tables;
+    const auto add_load = [&](const Operand& o, int array) {
+      k.loads.push_back(o), link.loads.push_back(array);
+      return static_cast<int>(k.loads.size()) - 1;
+    };
+    for (int s = 0; s < std::ssize(slot_); ++s) {
+      if (!wanted[i_(s)]) continue;
+      Step made = step(s);
+      if (is_map) made.pair = -1;
+      for (int& a : made.arguments) a = moved[i_(a)];
+      if (cut_.is_left(s, number)) {
+        made = {};
+        made.dtype = made.from = compute_dtype(step(s).dtype);
+        made.node = step(s).node;
+        made.index = add_load(slot(s, k), ~slot_[i_(s)]);
+      } else if (made.kind == StepKind::kLoad) {
+        made.index = add_load(seen(kernel_.loads[i_(made.index)]), made.index);
+      } else if (made.kind == StepKind::kIota) {
+        k.iotas.push_back(seen(kernel_.iotas[i_(made.index)]));
+        made.index = static_cast<int>(k.iotas.size()) - 1;
+      } else if (made.kind == StepKind::kConstant) {
+        k.constants.push_back(kernel_.constants[i_(made.index)]);
+        made.index = static_cast<int>(k.constants.size()) - 1;
+      } else if (made.kind == StepKind::kTake) {
+        tables.push_back(static_cast<int>(kernel_.loads.size()) + made.index);
+        k.tables.push_back(kernel_.tables[i_(made.index)]);
+        k.tables.back().from = seen(k.tables.back().from);
+        made.index = static_cast<int>(k.tables.size()) - 1;
+      }
+      moved[i_(s)] = static_cast<int>(k.steps.size());
+      k.steps.push_back(std::move(made));
+    }
+    link.loads.insert(link.loads.end(), tables.begin(), tables.end());
+    for (int s = 0; s < std::ssize(slot_); ++s) {
+      if (cut_.link(s) != number || slot_[i_(s)] < 0) continue;
+      k.stores.push_back({moved[i_(s)], slot(s, k)});
+      link.stores.push_back(~slot_[i_(s)]);
+    }
+    for (int t = 0; number == cut_.last() && t < std::ssize(kernel_.stores); ++t) {
+      k.stores.push_back(kernel_.stores[i_(t)]);
+      k.stores.back().step = moved[i_(k.stores.back().step)];
+      k.stores.back().to = seen(k.stores.back().to);
+      link.stores.push_back(t);
+    }
+    if (!is_map) k.pairs = kernel_.pairs;
+    for (Pair& p : k.pairs) p.first = moved[i_(p.first)], p.second = moved[i_(p.second)];
+    set_schedule(k);
+    return link;
+  }
+
+  /// Neighbours along a row, as maps see it, or along all of a row that is reduced.
+  Operand slot(int s, const Kernel& k) const {
+    Operand o{step(s).node, compute_dtype(step(s).dtype), Extents(k.kept.size(), 0), Extents(k.reduced.size(), 0)};
+    std::int64_t stride = 1;
+    for (std::size_t axis = k.reduced.size(); axis-- > 0; stride *= k.reduced[axis]) o.reduced[axis] = stride;
+    if (!k.reduced.empty() || k.kept.empty()) return o;
+    o.kept.back() = 1;
+    if (k.kept.size() > 1 && k.kept.back() < kShortestRow) o.kept[k.kept.size() - 2] = k.kept.back();
+    return o;
+  }
+
+  const Kernel& kernel_;
+  const Cut cut_;
+  Chain chain_;
+  std::vector<int> slot_;                  ///< by step
+  std::vector<std::vector<bool>> wanted_;  ///< by link and step
+};
+
+}  // namespace
+
+bool is_long_chain(const Kernel& k) { return operations_of(k) > kMostOperations; }
+
+std::string why_not_cut(const Kernel& k) {
+  if (k.kind == Pattern::kPointwise) return "";
+  const Form form(k, host_facts(), false);
+  const bool has_whole_rows = !form.across && !form.in_pieces && k.parts() == 0;
+  const bool has_short_runs = form.axes > 1 && form.extents().back() < kShortestRow;
+  return has_whole_rows && !has_short_runs && Cut(k).operations_of_last() <= kMostOperations ? "" : "long chain";
+}
+
+Chain chain_of(const Kernel& k) { return ChainMaker(k).run(); }
+
+}  // namespace kfusion::cpu::ir

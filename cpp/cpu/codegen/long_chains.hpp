@@ -1,0 +1,30 @@
+// Kernels of more operations than one function should have, cut into links: maps of some of them each, which leave
+// values in scratch memory for links behind them. The last link is what is left of the kernel.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "kfusion/lower/kernel.hpp"
+
+namespace kfusion::cpu::ir {
+
+struct Link {
+  Kernel kernel;
+  std::vector<int> loads, stores;  ///< arrays of the whole kernel (loads, then tables), or ~slot
+};
+
+struct Chain {
+  std::vector<Link> links;
+  int slots = 0;  ///< of a value each, of some elements of a row of a map, or of all elements of another row
+};
+
+/// Bytes of an element of a slot.
+inline constexpr std::int64_t kSlotItem = 8;
+
+bool is_long_chain(const Kernel& k);
+
+/// Why a long chain is not cut; empty where it is.
+std::string why_not_cut(const Kernel& k);
+Chain chain_of(const Kernel& k);
+
+}  // namespace kfusion::cpu::ir
