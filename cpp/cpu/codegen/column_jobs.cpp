@@ -37,7 +37,8 @@ ColumnJobs::ColumnJobs(const Form& form)
       columns_(form.cols()),
       in_tiles_(form.in_tiles),
       may_stream_(rows_lie_alike(form)),
-      unit_(form.lanes) {
+      unit_(form.lanes),
+      rows_at_once_(form.chains > 1 ? kRowsOfChains : kRowsAtOnce) {
   const ColumnPlan plan(form);
   groups_ = form.rows();
   phases_ = plan.phases();
@@ -120,7 +121,8 @@ void ColumnJobs::run_parts(const Task& task, int threads) const {
 
 /// Of all rows.
 ColumnCall ColumnJobs::told(std::int64_t first_phase, std::int64_t last_phase) const {
-  return {first_phase, last_phase, 0, rows_, kRowsAtOnce, first_part_, parts_, first_part_, part_bytes_, array_bytes_};
+  return {first_phase, last_phase, 0,           rows_,       rows_at_once_,
+          first_part_, parts_,     first_part_, part_bytes_, array_bytes_};
 }
 
 }  // namespace kfusion::cpu::ir

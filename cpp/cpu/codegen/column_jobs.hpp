@@ -29,7 +29,8 @@ class ColumnJobs {
 
   std::int64_t groups_, rows_, columns_;
   bool in_tiles_, may_stream_;
-  std::int64_t unit_;   ///< columns of a register
+  std::int64_t unit_;  ///< columns of a register
+  std::int64_t rows_at_once_;
   std::int64_t block_;  ///< columns that go through all sweeps before the next do
   std::int64_t parts_;  ///< of the rows
   std::int64_t phases_;

@@ -29,13 +29,18 @@ void ColumnAccumulators::save(const std::string& mine, const Pointer& array, DTy
 }
 
 void ColumnReduction::begin(Carry& carry, const Addresses&, int registers) {
-  first_ = carry.size();
+  first_ = carry.size(), registers_ = static_cast<std::size_t>(registers);
   for (int j = 0; j < registers; ++j) carry.push_back({type(), splat(lane_, identity_)});
 }
 
 void ColumnReduction::take(Carry& carry, const Elements& elements, const Addresses&, int registers) const {
   for (int j = 0; j < registers; ++j)
     accumulator(carry, j) = combine(accumulator(carry, j), lift(elements.value(argument_, j)));
+}
+
+void ColumnReduction::merge(Carry& carry, const Carry& others, std::size_t first) const {
+  for (std::size_t j = first_; j < first_ + registers_; ++j)
+    carry[j].name = combine(carry[j].name, others[first + j].name);
 }
 
 std::vector<Value> ColumnReduction::finish(const Carry& carry, int registers, const Number& rows) const {

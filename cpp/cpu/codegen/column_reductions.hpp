@@ -21,6 +21,10 @@ class ColumnAccumulators : public Reduction {
   /// Those of so many registers, behind those in `carry`, before the row where the addresses are.
   virtual void begin(Carry& carry, const Addresses& at, int registers) = 0;
   virtual void take(Carry& carry, const Elements& elements, const Addresses& at, int registers) const = 0;
+  /// Whether accumulators of some rows can be added to those of others, in any order of rows.
+  virtual bool merges() const { return false; }
+  /// Takes those that begin at `first` of another list.
+  virtual void merge(Carry&, const Carry&, std::size_t) const {}
   virtual std::vector<Value> finish(const Carry& carry, int registers, const Number& rows) const = 0;
 
   virtual void load(Carry& carry, const ColumnArrays& arrays, const Part& part) const = 0;
@@ -41,6 +45,8 @@ class ColumnReduction : public ColumnAccumulators {
   void begin(Carry& carry, const Addresses& at, int registers) override;
   void take(Carry& carry, const Elements& elements, const Addresses& at, int registers) const override;
   std::vector<Value> finish(const Carry& carry, int registers, const Number& rows) const override;
+  bool merges() const override { return true; }
+  void merge(Carry& carry, const Carry& others, std::size_t first) const override;
   void load(Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
   void save(const Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
   void join(Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
@@ -51,7 +57,7 @@ class ColumnReduction : public ColumnAccumulators {
     return arrays(step(), static_cast<std::int64_t>(item_bytes(held_)));
   }
 
-  std::size_t first_ = 0;
+  std::size_t first_ = 0, registers_ = 0;
 };
 
 }  // namespace kfusion::cpu::ir

@@ -79,9 +79,9 @@ class ColumnsText {
 
   /// Gives it rows of scratch memory; returns what lies between elements there.
   Number transpose(const Place& p) {
-    const std::int64_t tile = std::int64_t{form_.lanes} * form_.registers * kLaneBytes;
     const auto before = static_cast<std::int64_t>(plan_.kept.size() + transposed_.size());
-    transposed_.emplace_back(form_, at_, p, at_.field(Field::kScratch) + count_ * (before * tile), count_);
+    transposed_.emplace_back(form_, at_, p, at_.field(Field::kScratch) + count_ * (before * tile_ * kLaneBytes),
+                             count_);
     return transposed_.back().step();
   }
 
@@ -230,35 +230,70 @@ class ColumnsText {
   /// `count` rows of a sweep from where the addresses are, one after the other. `row`: from the first of the tile's.
   void rows(int sweep, const Part& part, const Number& row, const Number& count, Carry& carry, bool past_caches) {
     const Addresses::Here here = at_.here();
-    const std::size_t first = carry.size();
+    const std::size_t each = carry.size();
+    const int chains = chains_of(sweep);
+    for (int c = 1; c < chains; ++c) {
+      Carry more;
+      for (const auto& r : reductions_[s_(sweep)]) r->begin(more, at_, part.registers);
+      carry.insert(carry.end(), more.begin(), more.end());
+    }
+    push_rows(row, carry);
+    Number rest = 0;
+    if (chains > 1) {
+      rest = for_each(0, count, chains, carry, [&](const Number&) {
+        for (int c = 0; c < chains; ++c) next_row(sweep, part, carry, each, c * each, past_caches);
+      });
+      Carry all(carry.begin(), carry.begin() + static_cast<std::ptrdiff_t>(each));
+      for (int c = 1; c < chains; ++c)
+        for (const auto& r : reductions_[s_(sweep)]) r->merge(all, carry, c * each);
+      all.insert(all.end(), carry.begin() + static_cast<std::ptrdiff_t>(chains * each), carry.end());
+      carry = std::move(all);
+    }
+    for_each(rest, count, 1, carry, [&](const Number&) { next_row(sweep, part, carry, each, 0, past_caches); });
+    carry.resize(each);
+    at_.return_to(here);
+  }
+
+  int chains_of(int sweep) const {
+    const auto& all = reductions_[s_(sweep)];
+    const bool merges = std::ranges::all_of(all, [](const auto& r) { return r->merges(); });
+    return merges && !all.empty() ? form_.chains : 1;
+  }
+
+  /// Where the rows of a loop begin, as what it carries behind accumulators.
+  void push_rows(const Number& row, Carry& carry) const {
     for (const Moving& m : moving_)
       carry.push_back({m.place->is_iota() ? "i64" : "ptr",
                        m.place->is_iota() ? at_.first_number(*m.place).name() : at_.row(*m.place).name});
-    const std::int64_t tile = std::int64_t{form_.lanes} * form_.registers;
     for (std::int64_t k = 0; k < std::ssize(plan_.kept); ++k)
       carry.push_back(
-          {"ptr", (at_.field(Field::kScratch) + (count_ * k * kLaneBytes + row * kept_item(k)) * tile).name});
-    for_each(0, count, 1, carry, [&](const Number&) {
-      std::size_t at = first;
-      for (const Moving& m : moving_) at_.set_row(*m.place, carry[at++].name);
-      kept_at_ = at;
-      row_of_columns(sweep, part, carry, past_caches);
-      at = first;
-      for (const Moving& m : moving_) {
-        std::string& place = carry[at++].name;
-        place = m.place->is_iota() ? (Number(place) + m.step).name() : (Pointer{place} + m.step).name;
-      }
-      for (std::int64_t k = 0; k < std::ssize(plan_.kept); ++k, ++at)
-        carry[at].name = (Pointer{carry[at].name} + tile * kept_item(k)).name;
-    });
-    carry.resize(first);
-    at_.return_to(here);
+          {"ptr", (at_.field(Field::kScratch) + (count_ * k * kLaneBytes + row * kept_item(k)) * tile_).name});
+  }
+
+  /// Takes a row into the accumulators that begin at `first`, `each` of them, and goes on.
+  void next_row(int sweep, const Part& part, Carry& carry, std::size_t each, std::size_t first, bool past_caches) {
+    std::size_t at = carry.size() - moving_.size() - plan_.kept.size();
+    const std::size_t rows = at;
+    for (const Moving& m : moving_) at_.set_row(*m.place, carry[at++].name);
+    kept_rows_.clear();
+    for (std::size_t k = 0; k < plan_.kept.size(); ++k) kept_rows_.push_back({carry[at++].name});
+    const auto begin = carry.begin() + static_cast<std::ptrdiff_t>(first);
+    Carry mine(begin, begin + static_cast<std::ptrdiff_t>(each));
+    row_of_columns(sweep, part, mine, past_caches);
+    std::ranges::copy(mine, begin);
+    at = rows;
+    for (const Moving& m : moving_) {
+      std::string& place = carry[at++].name;
+      place = m.place->is_iota() ? (Number(place) + m.step).name() : (Pointer{place} + m.step).name;
+    }
+    for (std::int64_t k = 0; k < std::ssize(plan_.kept); ++k, ++at)
+      carry[at].name = (Pointer{carry[at].name} + tile_ * kept_item(k)).name;
   }
 
   void row_of_columns(int sweep, const Part& part, Carry& carry, bool past_caches) {
     const Sweep& s = plan_.sweeps[s_(sweep)];
     const auto kept_row = [&](int step) {
-      return Pointer{carry[kept_at_ + s_(std::ranges::find(plan_.kept, step) - plan_.kept.begin())].name};
+      return kept_rows_[s_(std::ranges::find(plan_.kept, step) - plan_.kept.begin())];
     };
     const auto is_before = [&](int step) {
       for (int i = 0; i < sweep; ++i)
@@ -311,7 +346,8 @@ class ColumnsText {
   std::vector<std::vector<std::unique_ptr<ColumnAccumulators>>> reductions_;  ///< by sweep
   std::vector<Moving> moving_;                                                ///< elsewhere in each row
   std::vector<Transposed> transposed_;
-  std::size_t kept_at_ = 0;                         ///< of the carry
+  std::vector<Pointer> kept_rows_;  ///< of the row that is taken
+  const std::int64_t tile_ = std::int64_t{form_.lanes} * form_.registers;
   Number count_ = 1, inner_ = 1, array_bytes_ = 0;  ///< rows of a group, and along the innermost of their axes
 };
 

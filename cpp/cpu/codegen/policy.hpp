@@ -75,6 +75,9 @@ inline constexpr std::int64_t kFewElements = 4;
 /// Rows that go through a block before the next do; its columns; and bytes of a block whose rows the cache holds until
 /// they are swept again.
 inline constexpr std::int64_t kRowsAtOnce = 8, kBlockColumns = 2048, kLeastBlockColumns = 128, kBlockBytes = 512 * 1024;
+/// Rows of few columns that are added at once, and how many go through their block before the next do.
+inline constexpr int kChains = 4;
+inline constexpr std::int64_t kRowsOfChains = 512;
 /// Fewer stay in the cache, where to fetch them ahead only takes time.
 inline constexpr std::int64_t kFetchedBytes = 3 << 20;
 /// Few columns are taken in parts of the rows of so many elements each, as many for every number of threads.
