@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "bindings/fuse/met.hpp"
+
 namespace kfusion::fuse {
 namespace {
 
@@ -72,8 +74,7 @@ py::handle bound(PyObject* scope, PyObject* name) {
 }
 #endif
 
-constexpr int kDeepest = 8;              // of containers in containers
-constexpr Py_ssize_t kMostItems = 1024;  // of a container that is taken apart
+constexpr int kDeepest = 100;  // of containers in containers: what lies deeper is looked at behind all else
 
 /// An object's own attributes; empty where it has no __dict__.
 py::object attributes_of(PyObject* owner) {
@@ -116,6 +117,12 @@ py::object kept_results(PyObject* function) {
   const auto own = std::find_if(held.rbegin(), held.rend(), is_dict);
   const auto found = own == held.rend() ? own : std::find_if(own + 1, held.rend(), is_dict);
   return found == held.rend() ? py::object() : *found;
+}
+
+/// Whether objects of a class are compared by value, and hold nothing.
+bool is_atom(PyTypeObject* type) {
+  return type == &PyLong_Type || type == &PyFloat_Type || type == &PyUnicode_Type || type == Py_TYPE(Py_None) ||
+         type == &PyBool_Type || type == &PyBytes_Type;
 }
 
 enum class Held { kNothing, kReferents, kReferent, kInContext, kResults, kSelf };
@@ -197,15 +204,22 @@ bool each_entry(PyObject* dict, const Visit& visit, int depth) {
 }
 
 /// What stands for a value. Of containers that is what they hold, so that no environment keeps a replaced weight alive;
-/// of very large ones they themselves and how much they hold.
+/// of one that was met before, its number: they may hold one another.
 template <class Visit>
 bool each_part(PyObject* value, const Visit& visit, int depth) {
-  if (!value || depth == kDeepest) return visit(value);
+  if (!value || is_atom(Py_TYPE(value))) return visit(value);
   const Py_ssize_t count = items_of(value);
-  if (count < 0) return each_held(value, visit, depth + 1);
+  const bool is_all_modules = count > 0 && value == PyImport_GetModuleDict();
+  if (is_all_modules || (count < 0 && held_by(value) == Held::kNothing)) return visit(value);
   PyTypeObject* const type = Py_TYPE(value);
+  if (depth == kDeepest) {
+    visit.met.leave(value);
+    return visit(reinterpret_cast<PyObject*>(type));
+  }
+  if (const Py_ssize_t number = count == 0 ? -1 : visit.met.number(value); number >= 0)
+    return visit(Py_NotImplemented) && visit(py::int_(number).ptr());
+  if (count < 0) return each_held(value, visit, depth + 1);
   if (!visit(reinterpret_cast<PyObject*>(type))) return false;
-  if (count > kMostItems) return visit(value) && visit(py::int_(count).ptr());
   const auto part = [&](PyObject* item) { return each_part(item, visit, depth + 1); };
   if (PyDict_Check(value)) {
     if (!each_entry(value, visit, depth + 1)) return false;
@@ -276,10 +290,17 @@ py::object of_class(PyObject* owner, PyObject* name) {
   return held;
 }
 
+/// Whether a class has a `__getattr__` or `__getattribute__` of its own.
+bool looks_up_itself(const PyTypeObject* type) {
+  return type->tp_getattro != PyObject_GenericGetAttr && type->tp_getattro != PyType_Type.tp_getattro;
+}
+
 /// The type of an object, or a class itself, and what its attributes of these names are.
 template <class Visit>
 bool each_named(PyObject* owner, const py::object& attributes, const py::tuple& names, const Visit& visit) {
-  if (!visit(reinterpret_cast<PyObject*>(Py_TYPE(owner)))) return false;
+  PyTypeObject* const type = Py_TYPE(owner);
+  if (!visit(reinterpret_cast<PyObject*>(type))) return false;
+  if (looks_up_itself(type) && !visit(Py_NotImplemented)) return false;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names.ptr()); ++i) {
     PyObject* const name = PyTuple_GET_ITEM(names.ptr(), i);
     py::object value;
@@ -294,7 +315,7 @@ bool each_named(PyObject* owner, const py::object& attributes, const py::tuple& 
 template <class Visit>
 bool each_answer(PyObject* function, const py::tuple& arguments, const Visit& visit) {
   const auto answer = py::reinterpret_steal<py::object>(PyObject_CallObject(function, arguments.ptr()));
-  if (!answer) PyErr_Clear();
+  if (!answer) forget_error();
   return each_part(answer.ptr(), visit);
 }
 
@@ -337,8 +358,18 @@ bool each_value(const Guard& g, const Visit& visit) {
   return each_named(owner, PyType_Check(owner) ? py::object() : attributes_of(owner), g.names, visit);
 }
 
+/// What each_value gives of all guards.
+template <class Visit>
+bool each_of_all(const std::vector<Guard>& guards, const Visit& visit) {
+  if (!std::ranges::all_of(guards, [&](const Guard& g) { return each_value(g, visit); })) return false;
+  while (const py::object deeper = visit.met.take())
+    if (!each_part(deeper.ptr(), visit)) return false;
+  return true;
+}
+
 /// Keeps each value that it visits, and whether the values of names count.
 struct Keep {
+  Met& met;
   std::vector<Remembered>& values;
   std::vector<bool>& counting;
 
@@ -354,6 +385,7 @@ struct Keep {
 
 /// Whether each value that it visits is the one that was kept.
 struct Compare {
+  Met& met;
   std::vector<Remembered>::const_iterator& next;
   const std::vector<Remembered>::const_iterator end;
   std::vector<bool>::const_iterator& next_counts;
@@ -375,14 +407,15 @@ bool Guard::operator==(const Guard& o) const {
 
 Environment::Environment(std::vector<Guard> guards, std::uint64_t number)
     : guards_(std::move(guards)), number_(number) {
-  for (const Guard& g : guards_) each_value(g, Keep{values_, counting_});
+  Met met;
+  each_of_all(guards_, Keep{met, values_, counting_});
 }
 
 bool Environment::holds() const {
   auto next = values_.begin();
   auto counts = counting_.begin();
-  const Compare is_next{next, values_.end(), counts, counting_.end()};
-  return std::ranges::all_of(guards_, [&](const Guard& g) { return each_value(g, is_next); });
+  Met met;
+  return each_of_all(guards_, Compare{met, next, values_.end(), counts, counting_.end()});
 }
 
 bool Environment::is_dead() const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "bindings/fuse/weak.hpp"
 #include "bindings/stl.hpp"
 #include "kfusion/room.hpp"
 
@@ -53,7 +54,7 @@ const double* Scalars::evaluate(const Signature& s, std::pmr::vector<double>& ro
     results.push_back(py::reinterpret_steal<py::object>(
         PyObject_Vectorcall(i.function.ptr(), values.data(), i.operands.size(), nullptr)));
     if (!results.back() && i.operands.empty()) throw py::error_already_set();  // no function of the user's: a seed
-    if (!results.back()) PyErr_Clear();  // the function itself will raise it, or catch it
+    if (!results.back()) forget_error();  // the function itself will raise it, or catch it
     if (!results.back() || reinterpret_cast<PyObject*>(Py_TYPE(results.back().ptr())) != i.type.ptr()) return nullptr;
   }
   room.reserve(s.floats().size() + parameters_.size() + 1);  // where there are none, it is somewhere, too

@@ -21,16 +21,24 @@ inline py::object referent(const py::object& weak) {
 #endif
 }
 
+/// Forgets the error of something that was asked, but throws one that is from outside, such as Ctrl-C.
+inline void forget_error() {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) throw py::error_already_set();
+  PyErr_Clear();
+}
+
 /// An object to compare others with. It is kept alive only where it cannot be referred to weakly.
 class Remembered {
  public:
   /// nullptr: nothing, which is compared as well.
   explicit Remembered(PyObject* object) {
     if (!object) return;
-    held_ = py::reinterpret_steal<py::object>(PyWeakref_NewRef(object, nullptr));
-    weak_ = static_cast<bool>(held_);
-    if (weak_) return;
-    PyErr_Clear();
+    if (PyType_SUPPORTS_WEAKREFS(Py_TYPE(object))) {
+      held_ = py::reinterpret_steal<py::object>(PyWeakref_NewRef(object, nullptr));
+      weak_ = static_cast<bool>(held_);
+      if (weak_) return;
+      PyErr_Clear();
+    }
     held_ = py::reinterpret_borrow<py::object>(object);
   }
 

@@ -22,17 +22,16 @@ from .source import in_library, is_installed
 from .structure import ATOMS, HEAP_TYPE
 
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-_MOST_ITEMS, _DEEPEST = 1024, 8  # of containers that are taken apart, as guards.cpp has them
 _OF_PYTHON = ("_io", "io", "logging")  # whose objects decide nothing: a file's change when it is written to
 _BY_PYTHON = ("__slotnames__", "__annotations_cache__")  # what copy and others note in classes
 _HAS_GC = 1 << 14  # of a class whose objects say what they refer to: Py_TPFLAGS_HAVE_GC
-_KEPT = type(functools.lru_cache(lambda: None))
+KEPT = type(functools.lru_cache(lambda: None))
 
 
 def parts_of(value: Any) -> list[Any] | None:
     """What a container holds, or an object to which there are no weak references; None of others."""
     kind = type(value)
-    if kind is Appended:
+    if kind is Appended or value is sys.modules:
         return None
     if isinstance(value, _CONTAINERS):
         return _items(value)
@@ -50,8 +49,6 @@ def parts_of(value: Any) -> list[Any] | None:
 
 
 def _items(value: Any) -> list[Any]:
-    if len(value) > _MOST_ITEMS:
-        return []
     items = list(value.values() if isinstance(value, dict) else value)
     made_by = [value.default_factory] if isinstance(value, defaultdict) else []
     return items + made_by + list(() if type(value).__weakrefoffset__ else own(value).values())
@@ -70,12 +67,16 @@ def _behind(proxy: Any) -> Any:
     return None
 
 
-def expanded(found: Iterable[Any], depth: int = _DEEPEST) -> Iterator[Any]:
-    """Values and what they hold, within containers."""
-    for value in found:
+def expanded(found: Iterable[Any]) -> Iterator[Any]:
+    """Values and what they hold, within containers, each container once."""
+    met: dict[int, Any] = {}
+    todo = list(found)[::-1]
+    while todo:
+        value = todo.pop()
         yield value
-        if depth and type(value) not in ATOMS and (parts := parts_of(value)):
-            yield from expanded(parts, depth - 1)
+        if type(value) not in ATOMS and id(value) not in met and (held := parts_of(value)) is not None:
+            met[id(value)] = value
+            todo += held[::-1]
 
 
 def attributes(value: Any) -> dict[str, Any]:
