@@ -227,7 +227,7 @@ def test_what_is_guarded():
         return np.sum(inner(x))
 
     found = {guard.owner: guard for guard in guards.guards(f)}
-    assert found.keys() == {f, HELPER}
+    assert found.keys() == {f, HELPER, getattr}  # the last one for the name of HELPER
     assert set(found[f].names) == {"FACTOR", "HELPER", "len", "np"}
     assert list(guards.values(found[f]))[-1] == closed
 

@@ -10,7 +10,7 @@ import pytest
 
 import kfusion as kf
 from kfusion._graph.source import TraceError
-from state_reads import Case, differs
+from state_reads import Case, cases, differs
 from tracing import Traces
 
 torch: Any = pytest.importorskip("torch")
@@ -227,3 +227,13 @@ def test_arrays_that_are_operands_alone_change_without_another_trace():
             known.w += 0.5
             known.b -= 0.5
     assert len(layer.traces) == 1
+
+
+_OF_TORCH = cases("state_sets_torch.txt")
+
+
+@pytest.mark.parametrize("name", _OF_TORCH)
+def test_as_the_plain_function(name):
+    threads = torch.get_num_threads()
+    assert not differs(_OF_TORCH[name], torch.tensor([1.5, -2.0, 0.25]), torch=torch)
+    torch.set_num_threads(threads)

@@ -188,3 +188,57 @@ def test_arrays_for_results_beside_what_is_set(body):
         assert fused(x, d, out=out) is out
         np.testing.assert_array_equal(out, scope["f"](x, plain))
         assert str(d) == str(plain)
+
+
+def test_a_list_with_attributes_is_refused():
+    items, fused = Items([np.ones(3)]), kf.fuse(lambda x, held: x * getattr(held, "n", 2) + held[0])
+    np.testing.assert_array_equal(fused(np.ones(3), items), [3, 3, 3])
+    items.n = 5
+    for _ in range(2):
+        with pytest.raises(kf.TraceError, match=r"is or holds an Items, a list with attributes \(n\)"):
+            fused(np.ones(3), items)
+
+
+def test_arrays_are_put_back_where_a_trace_fails(rng):
+    for array in (rng.random(5), rng.integers(0, 9, 5), np.zeros(4, "i2,f4"), rng.random((4, 6))[::2, ::-1]):
+        before = array.tobytes()
+
+        def f(x, array=array):
+            array.flat[1] = array.flat[0]
+            array.shape = array.shape
+            raise KeyError("no")
+
+        with pytest.raises(KeyError):
+            kf.fuse(f)(np.ones(3))
+        assert array.tobytes() == before
+
+
+def test_large_arrays_that_change_are_refused_where_they_cannot_be_put_back():
+    for size, refused in ((1 << 20, False), (1 << 22, True)):
+        a = np.zeros(size)
+
+        def f(x, a=a):
+            a[7] += 1
+            return x * 2
+
+        fused = kf.fuse(f)
+        if refused:
+            with pytest.raises(kf.TraceError, match="f changes `0`, an ndarray, where a trace does not see it"):
+                fused(np.ones(3))
+        else:
+            for n in range(1, 4):
+                fused(np.ones(3))
+                assert a[7] == n
+
+
+def test_zeros_of_either_sign_are_two_constants():
+    table: dict[str, Any] = {}
+
+    def f(x):
+        table["w"] = np.array([0.0]) if "w" not in table else table["w"] * -1
+        return np.copysign(x, table["w"])
+
+    plain: list[Any] = [f(np.ones(1)) for _ in range(4)]
+    table.clear()
+    fused = kf.fuse(f)
+    assert [fused(np.ones(1)) for _ in range(4)] == plain

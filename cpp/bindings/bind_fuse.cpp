@@ -175,6 +175,11 @@ the function and the argument.
 (shape, dtype, place) of an array that may have no attributes for them, only DLPack's export or CUDA's array interface.
 Messages name the function and the argument.
 )");
+  m.def("digest", &fuse::Watched::digest, py::arg("array"), R"(digest(array)
+--
+
+Four numbers that another shape or other elements of an array of NumPy's would change.
+)");
 }
 
 }  // namespace kfusion

@@ -249,6 +249,9 @@ void Signature::add_items(const char* argument, PyObject* value) {
     words_.insert(words_.end(), {kSequence, type, items.size()});
     for (const py::handle item : items) add(argument, item.ptr());
     if (!PyTuple_CheckExact(value)) held_.push_back(items);
+    if (PyList_Check(value) && Py_TYPE(value)->tp_dictoffset != 0)  // tracing refuses those with attributes
+      words_.push_back(
+          static_cast<std::uint64_t>(PyDict_Size(owned<py::dict>(PyObject_GenericGetDict(value, nullptr)).ptr())));
   }
   --depth_;
 }

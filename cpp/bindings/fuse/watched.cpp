@@ -75,7 +75,6 @@ bool Watched::unchanged() const {
   return (!elements_ && is_tensor_) || digest(elements_ ? elements_ : array) == digest_;
 }
 
-/// Digest of the shape and the elements.
 Watched::Digest Watched::digest(const py::handle& array) {
   Digest lanes{1, 2, 3, 4};
   const Lent lent(array);

@@ -21,14 +21,16 @@ class Watched {
   Watched(const py::handle& array, bool by_value, py::object elements);
 
   bool unchanged() const;
+
+  using Digest = std::array<std::uint64_t, 4>;
+  /// Of the shape and the elements of an array of NumPy's.
+  static Digest digest(const py::handle& array);
   /// For Python's collector of cycles.
   PyObject* held() const { return array_.ptr(); }
 
  private:
   using State = std::array<std::uint64_t, 3>;
-  using Digest = std::array<std::uint64_t, 4>;
   State state(const py::handle& tensor) const;
-  static Digest digest(const py::handle& array);
 
   py::object array_;  ///< a weak reference
   bool is_tensor_, by_value_;

@@ -1,12 +1,19 @@
-"""Iterators, generators and queues that a function can reach: what they give next is gone then, and cannot be set."""
+"""Iterators, generators, queues, files and others that a function can reach: what they give next is gone then, and what
+they are is not set again.
+"""
 
 from __future__ import annotations
 
+import io
+import sys
 import warnings
-from collections.abc import Iterable
+from _thread import LockType
+from collections.abc import Callable, Iterable
+from contextvars import Context
 from types import GeneratorType
-from typing import Any
+from typing import Any, NamedTuple
 
+from .asked import is_table, of_table
 from .structure import ATOMS, HEAP_TYPE
 
 _DEEPEST = 4  # of iterators of iterators
@@ -23,8 +30,73 @@ class Positions:
         return [value for value, before in self._before if _position(value) != before]
 
 
+class States:
+    """What files, locks and others are in, that a function can reach."""
+
+    def __init__(self, values: Iterable[Any]) -> None:
+        own = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+        known = (v for v in values if not any(v is stream for stream in own))
+        kinds = ((v, next((kind for kind in _KINDS if kind.is_one(v)), None)) for v in known)
+        self._before = [(value, kind, kind.state(value)) for value, kind in kinds if kind is not None]
+
+    def changed(self) -> list[Any]:
+        """Those that are in another one now."""
+        return [value for value, kind, before in self._before if kind.state(value) != before]
+
+    def restore(self) -> None:
+        """Puts files back to where they were."""
+        for value, kind, before in self._before:
+            if kind.restore is not None and kind.state(value) != before:
+                kind.restore(value, before)
+
+
+class _Kind(NamedTuple):
+    """What tells the state of a value, and puts it back."""
+
+    is_one: Callable[[Any], bool]
+    state: Callable[[Any], Any]
+    restore: Callable[[Any, Any], Any] | None = None
+
+
+def _in_memory(file: Any) -> Any:
+    return None if file.closed else (file.tell(), file.getvalue())
+
+
+def _put_back(file: Any, state: Any) -> None:
+    if state is not None and not file.closed:
+        file.seek(0)
+        file.truncate()
+        file.write(state[1])
+        file.seek(state[0])
+
+
+def _place(file: Any) -> Any:
+    """Where a file is that is read."""
+    try:
+        return file.tell() if file.readable() and file.seekable() else None
+    except (OSError, ValueError):  # it is gone through line by line, or closed
+        return None
+
+
+def _is_hash(value: Any) -> bool:
+    kind = type(value)
+    return kind.__module__.startswith(("_hash", "_blake", "_sha", "_md")) and hasattr(kind, "hexdigest")
+
+
+_KINDS = (
+    _Kind(lambda v: isinstance(v, (io.StringIO, io.BytesIO)), _in_memory, _put_back),
+    _Kind(lambda v: isinstance(v, io.IOBase), _place, lambda file, place: place is None or file.seek(place)),
+    _Kind(is_table, lambda table: [part if type(part) is bytes else id(part) for part in of_table(table)]),
+    _Kind(lambda v: type(v) is LockType, lambda lock: lock.locked()),
+    _Kind(lambda v: isinstance(v, Context), lambda context: [(name, id(held)) for name, held in context.items()]),
+    _Kind(_is_hash, lambda state: state.copy().hexdigest(*[8] * (state.digest_size == 0))),
+)
+
+
 def _is_advanced(value: Any) -> bool:
     kind = type(value)
+    if isinstance(value, io.IOBase):
+        return False
     if hasattr(kind, "__kfusion_traced__") or (kind.__flags__ & HEAP_TYPE and not _is_of_c(kind)):
         return False
     return hasattr(kind, "__next__") or hasattr(kind, "qsize")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import abc
 import functools
+import io
 import os
 import re
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
+from contextvars import Context
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -15,10 +18,16 @@ import numpy as np
 
 from .._spec import is_array
 from .code_names import Names
+from .elements import MOST_COMPARED_BY_CALLS
 
 # Functions without arguments that tell what is set, by their names, where they are.
 _TELLS = re.compile(r"^get_?(default|float|num_|deterministic|fastpath|err|print|buf)|_enabled$|^initial_seed$")
-_NOT_STATE = re.compile(r"^set|autocast|backend|file|compil")  # part of signatures, or other while a function is traced
+_NOT_STATE = re.compile(r"^set|autocast|backend|file|compil")  # asked otherwise, or other while a function is traced
+_AUTOCAST = re.compile(r"^(get|is)_.*autocast")  # older names of these tell the same, and some warn:
+_OF_AUTOCAST = (
+    ("is_autocast_cache_enabled", ()),
+    *((name, (device,)) for name in ("get_autocast_dtype", "is_autocast_enabled") for device in ("cpu", "cuda")),
+)
 _OF_NAMESPACES = ("numpy", "torch", "torch.cuda", "torch.backends.cuda", "torch.backends.mha")
 _OF_PYTHON = {
     "sys": ("getrecursionlimit",),
@@ -29,6 +38,9 @@ _OF_PYTHON = {
 # Whose functions give something else each time.
 _BY_THEMSELVES = ("time", "datetime", "_datetime", "uuid", "secrets")
 _BY_THEMSELVES_NAMES = ("urandom", "getrandom", "memory_allocated", "memory_reserved", "mem_get_info")
+
+
+_OF_FUNCTIONS = {"__annotations__", "__doc__", "__module__", "__name__", "__qualname__"}
 
 
 class Asked(NamedTuple):
@@ -48,11 +60,21 @@ def _tellers(loaded: tuple[str, ...]) -> dict[str, list[Asked]]:
         for name in names:
             if _is_answered(scope.get(name)):
                 found.setdefault(name, []).append(Asked(scope[name]))
+    if "torch" in loaded:
+        scope = vars(sys.modules["torch"])
+        asks = [Asked(scope[name], arguments) for name, arguments in _OF_AUTOCAST if name in scope]
+        found |= {name: asks for name in scope if _AUTOCAST.search(name)}
     return found
 
 
 def _known() -> dict[str, list[Asked]]:
-    return _tellers(tuple(m for m in (*_OF_NAMESPACES, *_OF_PYTHON) if m in sys.modules))
+    return _tellers(tuple(filter(_is_imported, (*_OF_NAMESPACES, *_OF_PYTHON))))
+
+
+def _is_imported(module: str) -> bool:
+    """Whether a module is there, and no thread is importing it."""
+    found = sys.modules.get(module)
+    return found is not None and not getattr(getattr(found, "__spec__", None), "_initializing", False)
 
 
 def answer_of(value: Any) -> list[Asked]:
@@ -75,6 +97,7 @@ def _is_answered(function: Any) -> bool:
 def asked(names: Names) -> Iterator[Asked]:
     """What code asks by name."""
     used = names.attributes | {path[0] for path in names.globals}
+    used |= {tells + name.removeprefix("set") for name in used if name.startswith("set") for tells in ("get", "is")}
     tellers = _known()
     for name in used & tellers.keys():
         yield from tellers[name]
@@ -127,6 +150,16 @@ def is_loaded(module: str) -> bool:
     return module in sys.modules
 
 
+def of_function(function: Any, names: Iterable[str]) -> Iterator[Asked]:
+    """What a function says of itself, where code asks for it."""
+    return (Asked(getattr, (function, name)) for name in _OF_FUNCTIONS & set(names))
+
+
+def of_classes() -> Asked:
+    """What changes where a class is registered as one of another, abstract one."""
+    return Asked(abc.get_cache_token)
+
+
 # ---- what is compared by elements ----
 
 
@@ -134,6 +167,10 @@ def elements(value: Any) -> Asked | None:
     """What an array of objects, or memory that Python's own classes have, holds; None of others."""
     if issubclass(type(value), np.ndarray):  # a trace's values say that they are: another thread may trace
         return Asked(_objects, (weakref.ref(value),)) if value.dtype.hasobject else None
+    if is_table(value):
+        return Asked(_table, (weakref.ref(value),))
+    if isinstance(value, (io.StringIO, io.BytesIO, Context)):
+        return Asked(_held, (weakref.ref(value),))
     if isinstance(value, (bytes, np.generic)) or is_array(value) or not _is_memory(value):
         return None
     return Asked(_bytes, (weakref.ref(value) if type(value).__weakrefoffset__ else value,))
@@ -155,6 +192,32 @@ def _objects(array: Any) -> Any:
 def _bytes(value: Any) -> Any:
     found = value() if isinstance(value, weakref.ref) else value
     return None if found is None else bytes(memoryview(found))
+
+
+def is_table(value: Any) -> bool:
+    """Whether it is a table or column of pandas, which keeps its arrays where no names lead."""
+    kind = type(value)
+    return kind.__module__.partition(".")[0] == "pandas" and hasattr(kind, "iloc")
+
+
+def of_table(table: Any) -> list[Any]:
+    """A table's labels, and its arrays: small ones by their elements."""
+    arrays = [block.values for block in table._mgr.blocks]
+    by_value = (type(a) is np.ndarray and not a.dtype.hasobject and a.nbytes <= MOST_COMPARED_BY_CALLS for a in arrays)
+    return [*table._mgr.axes, *(a.tobytes() if small else a for a, small in zip(arrays, by_value, strict=True))]
+
+
+def _table(value: Any) -> Any:
+    found = value()
+    return found if found is None else of_table(found)
+
+
+def _held(value: Any) -> Any:
+    """What a file in memory or a context holds."""
+    found = value()
+    if found is None or isinstance(found, Context):
+        return found and list(found.items())
+    return None if found.closed else found.getvalue()
 
 
 def _decimals() -> str:

@@ -12,7 +12,8 @@ import numpy as np
 
 from .._devices import running
 from .._spec import Spec, is_array
-from . import modules
+from . import elements, modules, parts
+from .contents import require_items_only
 from .guards import Guard, values
 from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, IntArgument, is_float, is_int, number
 from .operands import may_be_looked_at
@@ -21,8 +22,6 @@ from .structure import holds_arrays, leaves, walk
 from .tracer import Tracer
 from .values import Argument, Input, Written, place_of
 
-_MOST_BYTES = 1 << 20  # of an array of NumPy's that calls compare with what a trace has seen
-_MOST_BYTES_OF_TENSORS = 1 << 16  # likewise; of larger ones torch counts the changes
 _MOST_ATTEMPTS = 6  # to record a trace for other sizes
 
 
@@ -89,6 +88,7 @@ class Leaves:
 
     def argument(self, value: Any) -> Any:
         """What stands for an argument while the call is traced."""
+        require_items_only(value)
         return self._int(value) if is_int(value) else walk(value, self.visit, enters=holds_arrays)
 
     def visit(self, path: str, leaf: Any) -> Any:
@@ -255,22 +255,10 @@ def _watched(tracer: Tracer, guards: Sequence[Guard]) -> list[tuple[Any, bool, A
     is_computed = any(id(a) not in named and id(getattr(a, "_base", None)) not in named for a in captured)
     tensors = [t for g in guards if modules.is_module(g.owner) for t in modules.tensors(g.owner, g.names)]
     known = set(map(id, captured))
-    by_value = [(t, True, _elements(t)) for t in tracer.moved.values() if id(t) in named]
-    by_value += [(tensor, True, _elements(part)) for tensor, part in tracer.looked_at.values()]
+    by_value = [(t, True, elements.of_tensor(t)) for t in tracer.moved.values() if id(t) in named]
+    by_value += [(tensor, True, elements.of_tensor(part)) for tensor, part in tracer.looked_at.values()]
     by_value += [(array, True, None) for array in _looked_at_by_numpy(tracer, guards, found, captured)]
     return by_value + [(t, is_computed, None) for t in tensors if is_computed or id(t) not in known]
-
-
-def _elements(tensor: Any) -> Any:
-    """A tensor's elements for NumPy, in its memory; None where there are many, or NumPy cannot read them."""
-    torch = sys.modules["torch"]
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.nbytes > _MOST_BYTES_OF_TENSORS:
-        return None
-    own = tensor.detach()
-    try:
-        return (own.view(torch.int16) if own.dtype is torch.bfloat16 else own).numpy()
-    except (TypeError, RuntimeError):
-        return None
 
 
 def _looked_at_by_numpy(
@@ -279,12 +267,16 @@ def _looked_at_by_numpy(
     """Arrays of NumPy's that the function may look at. All of them where operands are scalars, or arrays that nobody
     names, which may be computed of them.
     """
-    arrays = {i: v for i, v in named.items() if type(v) is np.ndarray and v.nbytes <= _MOST_BYTES}
-    arrays = {i: v for i, v in arrays.items() if not v.dtype.hasobject}  # whose objects guards compare
+    most = elements.MOST_COMPARED_BY_CALLS
+    found = {i: v for i, v in named.items() if isinstance(v, np.ndarray) and v.nbytes <= most}
+    found = {i: v for i, v in found.items() if not v.dtype.hasobject}  # whose objects guards compare
+    arrays = {i: v for i, v in found.items() if type(v) is np.ndarray}
+    others = [a for v in found.values() if type(v) is not np.ndarray for a in (v, *parts.own(v).values())]
+    others = [a for a in others if isinstance(a, np.ndarray)]  # masks, too, which NumPy's code reads
     known = [(id(a), id(a.base)) for a in captured if type(a) is np.ndarray]
     if tracer.meets_scalars or any(not {i, j} & named.keys() for i, j in known):
-        return list(arrays.values())
-    return [arrays[i] for i in may_be_looked_at(guards, arrays, tracer.operands)]
+        return [*arrays.values(), *others]
+    return [*(arrays[i] for i in may_be_looked_at(guards, arrays, tracer.operands)), *others]
 
 
 def _weak(array: Any) -> Any:

@@ -15,9 +15,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from .appended import Appended
-from .structure import ATOMS, HEAP_TYPE, attributes
+from .source import trace_error
+from .structure import ATOMS, HEAP_TYPE, attributes, containers
 
-_MOST_ITEMS = 1024  # of containers that are looked into
+_AN = (*"aeiouAEIOU", "nd", "HASH")  # before these it is "an"
 
 
 class _Absent:
@@ -49,21 +50,23 @@ def is_container(value: Any) -> bool:
 
 def containers_in(values: Iterable[Any]) -> list[Any]:
     """The containers among the values and within them, each once."""
+    return list(filter(is_container, looked_through(values)))
+
+
+def looked_through(values: Iterable[Any]) -> list[Any]:
+    """The values and what is in containers and tuples among them and within them, each once, but for atoms."""
     found: dict[int, Any] = {}
     todo = list(values)
     while todo:
         value = todo.pop()
         if type(value) in ATOMS or id(value) in found:
             continue
-        if isinstance(value, (tuple, frozenset)):
-            held = list(value)
-        elif is_container(value):
-            held = list(contents(value).values())
-        else:
-            continue
         found[id(value)] = value
-        todo += held if len(held) <= _MOST_ITEMS else ()
-    return [value for value in found.values() if not isinstance(value, (tuple, frozenset))]
+        if isinstance(value, (tuple, frozenset)):
+            todo += value
+        elif is_container(value):
+            todo += contents(value).values()
+    return list(found.values())
 
 
 def contents(value: Any) -> dict[Any, Any]:
@@ -119,14 +122,18 @@ def _set_items(held: dict[Any, Any], items: Mapping[Any, Any]) -> None:
 
 
 def surely(steps: Iterable[Callable[[], None]]) -> None:
-    """Does all of them, the one again that an exception from outside (Ctrl-C) has interrupted, which is raised then."""
+    """Does all of them, also where an exception from outside (Ctrl-C) comes between: the step before it is done again,
+    and then it is raised. Nothing is done where it comes before the first one.
+    """
+    todo = list(steps)[::-1]
     interrupted: BaseException | None = None
-    for step in steps:
+    while todo:
         try:
-            step()
+            while todo:
+                todo[-1]()
+                todo.pop()
         except KeyboardInterrupt as error:
             interrupted = error
-            step()
     if interrupted is not None:
         raise interrupted
 
@@ -146,10 +153,22 @@ def changed(before: Iterable[tuple[Any, dict[Any, Any]]]) -> list[Any]:
     return [value for value, held in before if not same(held, contents(value))]
 
 
+def require_items_only(argument: Any) -> None:
+    """Lists among the arguments are made anew while they are traced, of their items.
+
+    Raises:
+        TraceError: one of a class of the user's has attributes beside them.
+    """
+    for held in containers(argument):
+        if isinstance(held, list) and type(held) is not list and (own := getattr(held, "__dict__", {})):
+            what = f"an argument is or holds {kinds([held])}, a list with attributes ({', '.join(own)})"
+            raise trace_error(what, "pass these as arguments of their own", "")
+
+
 def kinds(values: Iterable[Any]) -> str:
     """What messages call containers: "a Counter, an ndarray"."""
     names = dict.fromkeys(type(value).__name__ for value in values)
-    return ", ".join(f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}" for name in names)
+    return ", ".join(f"{'an' if name.startswith(_AN) else 'a'} {name}" for name in names)
 
 
 def _is_slotted(kind: type) -> bool:

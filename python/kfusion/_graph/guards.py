@@ -64,12 +64,13 @@ def guarded(*arguments: Any) -> list[Any]:
 class Reached(NamedTuple):
     """What code can reach.
 
-    `owners` are objects, classes, modules and functions in which it may set something, `values` all that was found.
-    `changes_by_itself`: a clock is among it, or another thing that tells something else each time.
+    `owners` are objects, classes, modules and functions in which it may set something, `values` all that was found but
+    arrays. `changes_by_itself`: a clock is among it, or another thing that tells something else each time.
     """
 
     owners: list[Any]
     values: list[Any]
+    arrays: list[Any]
     changes_by_itself: bool
 
 
@@ -78,7 +79,8 @@ def reached(roots: Iterable[Any]) -> Reached:
     search = Search()
     search.follow(roots)
     held = [held.value for held in search.objects.values() if not _is_others(held.value)]
-    return Reached([*search.functions, *search.layers.values(), *held], search.met(), search.changes_by_itself)
+    owners = [*search.functions, *search.layers.values(), *held]
+    return Reached(owners, search.met(), list(search.arrays.values()), search.changes_by_itself)
 
 
 def is_guarded_type(kind: type) -> bool:

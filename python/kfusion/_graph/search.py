@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import abc
+import builtins
 import functools
 import inspect
 import operator
 import sys
 import weakref
+from _thread import LockType
 from collections.abc import Iterable, Iterator
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -21,6 +24,7 @@ from .source import in_library, is_installed
 from .structure import ATOMS
 
 PLAIN = (FunctionType, MethodType, ModuleType, type)
+_CONTAINERS = (list, tuple, dict, set, frozenset)
 _ABSENT = object()
 # Methods that calls of modules and of torch.autograd.Function run.
 _OF_TORCH = ("forward", "backward", "vjp", "setup_context")
@@ -53,10 +57,13 @@ _IMPLICIT |= {
     "__torch_function__",
 }
 _IMPLICIT |= {"__instancecheck__", "__subclasscheck__", "__class_getitem__", "__fspath__"}
+_IMPLICIT |= {"__setattr__", "__delattr__", "__set__", "__delete__", "__copy__", "__deepcopy__", "__reduce_ex__"}
 _TEXT = {"__str__", "__repr__", "__format__"}
-_OF_CLASSES = {"__init__", "__new__", "__post_init__", "__call__", "__prepare__"}  # which calls of a class run
+# Which calls of a class run, and the end of what they make.
+_OF_CLASSES = {"__init__", "__new__", "__post_init__", "__call__", "__prepare__", "__init_subclass__", "__del__"}
 _OF_DATACLASSES = {"__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__repr__"}  # made of all fields
 _OF_PARTIALS = ("args", "func", "keywords")
+_BUILTINS = frozenset(vars(builtins))  # Python's own
 _HAVE_CODE = ("functools", "contextlib")  # whose functions run those that they were made of
 
 
@@ -85,12 +92,13 @@ class Search:
         self.objects: dict[int, Held] = {}
         self.settings: dict[int, tuple[ModuleType, frozenset[str]]] = {}  # of torch, by its modules
         self.asked: dict[Any, Asked] = {}
+        self.arrays: dict[int, Any] = {}
         self.places: dict[Key, None] = {}  # that are arguments
         self.changes_by_itself = False  # something that is asked, such as a clock
         self._names = {*_OF_TORCH, *_IMPLICIT}  # attributes that code reads, or calls run
         self._maybe: set[str] = set()  # attributes that may be missing
         self.reads_any = False  # attributes by names that do not stand in the code
-        self._asks_backends = False
+        self._asks_backends = self._asks_classes = False
         self._met: dict[int, Any] = {}  # by id, which stays theirs
         self._static = Static()
         self._todo: list[Any] = []
@@ -107,6 +115,14 @@ class Search:
                 self._read(held)
         if self._asks_backends:
             self._ask(asked.flags(self._names))
+        for function in self.functions:
+            self._ask(asked.of_function(function, self._names))
+        if self._asks_classes and any(isinstance(value, abc.ABCMeta) for value in self._met.values()):
+            self._ask([asked.of_classes()])
+        if not self._names.isdisjoint(("locked", "acquire")):
+            self._ask(Asked(lock.locked) for lock in self._met.values() if type(lock) is LockType)
+        if "cache_info" in self._names:
+            self._ask(Asked(value.cache_info) for value in self._met.values() if type(value) is parts.KEPT)
 
     def met(self) -> list[Any]:
         """All that was found."""
@@ -115,9 +131,14 @@ class Search:
     def _meet(self, value: Any) -> None:
         if type(value) in ATOMS or id(value) in self._met:
             return
+        if type(value) in _CONTAINERS:
+            self._met[id(value)] = value
+            self._todo += parts.parts_of(value) or ()
+            return
         if (found := asked.elements(value)) is not None:
             self._ask([found])
         if is_array(value):
+            self._array(value)
             return
         self._met[id(value)] = value
         value = self._unwrapped(value)
@@ -133,6 +154,12 @@ class Search:
         function = self._plain(value)
         if function is not None and function not in self.functions:
             self._run(function)
+
+    def _array(self, array: Any) -> None:
+        if id(array) not in self.arrays:
+            self.arrays[id(array)] = array
+            if parts.own(array):
+                self._add(array)
 
     def _layer(self, module: Any) -> None:
         self.layers[id(module)] = module
@@ -160,6 +187,9 @@ class Search:
                 self._todo.append(kind)
         elif not isinstance(value, PLAIN) and not parts.is_of_library(kind):
             self._add(value if kind.__weakrefoffset__ else kind)
+        elif not isinstance(value, PLAIN) and kind.__weakrefoffset__ and parts.own(value) and not _is_ours(kind):
+            self._add(value)
+            self._todo += parts.own(value).values()  # which the library's own code may change
         elif isinstance(value, FunctionType) and in_library(value.__globals__):
             self._todo.append(vars(value).get("__wrapped__"))
 
@@ -200,7 +230,10 @@ class Search:
         self._maybe |= names.stored | (names.asked if is_own else set())
         self.reads_any = self.reads_any or (names.reads_any and is_own)
         self._asks_backends = self._asks_backends or "backends" in names.attributes
+        self._asks_classes = self._asks_classes or not named.isdisjoint(("isinstance", "issubclass"))
         self._todo += (function.__globals__.get(name) for name in named)
+        if added := [n for n in named - function.__globals__.keys() - _BUILTINS if hasattr(builtins, n)]:
+            self._add(builtins, added)
         self._todo += (parts.contents_of((function.__closure__ or ())[i]) for i in cells)
         self._todo += defaults(function)
         self._todo += self._imported(function, names)
@@ -233,7 +266,10 @@ class Search:
             self._todo += (kind for kind in below if id(kind) not in self._met)
             self._ask([Asked(asked.subclasses, (weakref.ref(held.value),))])
         maybe = self._names if "__getattr__" in held.names else self._maybe
-        held.names.update(n for n in maybe if not n.startswith("__"))
+        missing = {n for n in maybe if not n.startswith("__")} - held.names
+        held.names.update(missing)
+        if missing and isinstance(held.value, ModuleType):
+            held.names.add("__getattr__")
 
     def _look(self, held: Held, wanted: set[str]) -> None:
         own = _own(held.value)
@@ -258,7 +294,7 @@ class Search:
             self._todo.append(parts.of_slot(found, held.value))
         elif parts.is_own_class(kind):
             held.names.add(name)
-            self._todo.append(getter(found))
+            self._todo += (getter(found), *_setters(found))
             if isinstance(found, classmethod):
                 self._names.add("__class__")
         elif isinstance(function := getter(found), FunctionType):  # an installed one stays as it is
@@ -286,6 +322,10 @@ def _own(value: Any) -> dict[str, Any]:
     return vars(value) if isinstance(value, ModuleType) else parts.own(value)
 
 
+def _is_ours(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] == "kfusion"
+
+
 def _is_others(value: Any) -> bool:
     """Whether it is an installed module, whose functions and classes stay as they are."""
     return isinstance(value, ModuleType) and not parts.is_own_module(value)
@@ -302,6 +342,10 @@ def getter(value: Any) -> Any:
         if isinstance(value, kind):
             return getattr(value, name)
     return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
+
+
+def _setters(value: Any) -> tuple[Any, ...]:
+    return (value.fset, value.fdel) if isinstance(value, property) else ()
 
 
 def defaults(owner: Any) -> Iterator[Any]:

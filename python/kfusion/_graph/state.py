@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+
 from . import guards, parts
-from .advanced import Positions
+from .advanced import Positions, States
 from .alone import alone
-from .contents import ABSENT, containers_in, contents, kinds, remembered, same, set_contents, surely
+from .contents import ABSENT, containers_in, contents, kinds, looked_through, remembered, same, set_contents, surely
+from .elements import Changed, Elements
 from .functional import Functional
 from .objects import (
     Key,
@@ -93,7 +96,7 @@ class SetPlaces:
         if version != self.version:
             return
         known = {place.key for place in self._places}
-        fresh = [place for place in found.places if place.key not in known]
+        fresh = list({place.key: place for place in found.places if place.key not in known}.values())
         may_take = bool(args) and not self._takes_self and is_taken_apart(args[0])
         own = [place for place in fresh if may_take and place.owner() is args[0]]
         if self.are_known and not fresh:
@@ -151,6 +154,7 @@ def watched(
             once = snapshot.changed(function)
             if not once and not snapshot.changes_by_itself:
                 return made
+            _require_none(function, once if _changes_what_it_reads(once, made) else [])
             with Snapshot(roots, containers_among(arguments)) as again:
                 second = _tried(trace, again)
                 if second is not None:
@@ -179,17 +183,47 @@ def _tried(trace: Callable[[Snapshot], _Made], snapshot: Snapshot) -> Any:
 
 
 class Found(NamedTuple):
-    """What a trace has set: a place, or a container among the arguments; what it holds; whether that is of a trace."""
+    """What a trace has set: a place, or a container among the arguments; what it holds; whether that is of a trace, and
+    the arrays in it in which something else is now.
+    """
 
     place: Place | None
     value: Any
     is_traced: bool
+    arrays: tuple[Changed, ...] = ()
+    is_fixed: bool = False  # what calls cannot set
+
+
+def _changes_what_it_reads(found: Sequence[Found], made: Any) -> bool:
+    """Whether arrays that were changed are among a trace's inputs, or too large to be compared by calls: a trace that
+    no longer changes them is none of what the first call does.
+    """
+    changed = [c for f in found for c in f.arrays]
+    read = [i.array for i in made.inputs if i.captured]
+    shared = any(_share_memory([c.array, array]) for c in changed for array in read)
+    return shared or not all(c.may_be_kept for c in changed)
 
 
 def _require_none(function: str, found: Sequence[Found]) -> None:
-    if found:
-        places = [f.place for f in found if f.place is not None]
-        raise SetsState(function, places, ", ".join(dict.fromkeys(map(_described, found))))
+    if not found:
+        return
+    if fixed := kinds(f.value for f in found if f.is_fixed):
+        what = f"{function} changes {fixed}: each call would have to, and would read what the one before has left"
+        raise RandomDraw(message(what, "do that outside, with what the function returns", ""))
+    arrays = {id(changed.array): changed for f in found for changed in f.arrays}
+    shared = arrays and _share_memory([changed.array for changed in arrays.values()])
+    if shared or not all(changed.as_argument for changed in arrays.values()):
+        what = " ".join(dict.fromkeys(_described(f) for f in found if f.arrays)).removesuffix(",")
+        past = "which share memory, " if shared else ""
+        what = f"{function} changes {what}, {past}where a trace does not see it: each call would have to"
+        raise trace_error(what, "pass it as an argument, or keep what changes in an attribute, a list or a dict", "")
+    places = [f.place for f in found if f.place is not None]
+    raise SetsState(function, places, ", ".join(dict.fromkeys(map(_described, found))))
+
+
+def _share_memory(arrays: Sequence[Any]) -> bool:
+    own = [a for a in arrays if isinstance(a, np.ndarray)]
+    return any(np.may_share_memory(a, b) for i, a in enumerate(own) for b in own[:i])
 
 
 def _described(found: Found) -> str:
@@ -216,6 +250,7 @@ class Snapshot:
         reached = guards.reached(roots)
         self.changes_by_itself = reached.changes_by_itself
         self._positions = Positions(reached.values)
+        self._states, self._elements = States(reached.values), Elements(reached.arrays)
         self._before = [(owner, kind, dict(held)) for owner in reached.owners for kind, held in _scopes(owner)]
         values = (value for _, _, held in self._before for value in held.values())
         given = list(given)
@@ -230,7 +265,8 @@ class Snapshot:
                 advanced.
         """
         self.require_same_positions()
-        inside = {}
+        arrays = self._elements.changed()
+        inside = dict.fromkeys(arrays, False)
         for value, before in self._contents:
             if new := _new(before, contents(value)):
                 inside[id(value)] = holds_traced(new)
@@ -243,14 +279,17 @@ class Snapshot:
             now = dict(_scopes(owner))[kind]
             for name in before.keys() | now.keys():
                 was, value = before.get(name, ABSENT), now.get(name, ABSENT)
-                held = [v for v in containers_in([was]) if id(v) in inside] if inside else []
+                held = [v for v in looked_through([was]) if id(v) in inside] if inside else []
                 if was is not value or held:
                     in_places |= set(map(id, held))
                     is_traced = any(inside[id(v)] for v in held) or (was is not value and holds_traced([value]))
-                    place = Place(weakref.ref(owner), kind, name)
-                    found.append(Found(place, held[-1] if held else value, is_traced))
+                    place, own = Place(weakref.ref(owner), kind, name), (arrays[id(v)] for v in held if id(v) in arrays)
+                    found.append(Found(place, held[-1] if held else value, is_traced, tuple(own)))
         given = (value for value, _ in self._contents if id(value) in inside.keys() & self._given - in_places)
-        return [*found, *(Found(None, value, inside[id(value)]) for value in given)]
+        found += (Found(None, value, inside[id(value)]) for value in given)
+        lost = (changed._replace(as_argument=False) for known, changed in arrays.items() if known not in in_places)
+        found += (Found(None, changed.array, False, (changed,)) for changed in lost)
+        return [*found, *(Found(None, value, False, is_fixed=True) for value in self._states.changed())]
 
     def require_no_values(self, function: str) -> None:
         """After a trace. Tensors come back to where only what stands for them has been put: they are written to.
@@ -285,6 +324,8 @@ class Snapshot:
             RandomDraw: but for an iterator.
         """
         self.require_same_positions()
+        self._states.restore()
+        self._elements.restore()
         for value, before in self._contents:
             if not same(before, contents(value)):
                 set_contents(value, before)

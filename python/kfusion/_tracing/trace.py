@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._graph import modules
-from .._graph.contents import changed, kinds, remembered
+from .._graph.contents import changed, kinds, remembered, require_items_only
 from .._graph.functional import Functional, PutTogether
 from .._graph.guards import guarded, guards, named_modules, values
 from .._graph.guards import reached as reached_by_code
@@ -192,6 +192,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
     """
     bound = bind(f"kfusion.trace: {tracer.name}", signature_of(function), args, kwargs)
     for name, value in bound.arguments.items():
+        require_items_only(value)
         path = "" if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD else name
         bound.arguments[name] = walk(value, lambda p, leaf: _argument(tracer, p, leaf), path, enters=holds_arrays)
     _require_one_library(tracer)
