@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import kfusion as kf
-from kfusion._graph.search import Static
+from kfusion._graph.static import Static
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -15,8 +15,9 @@ from . import modules, parts
 from .code_names import names_of
 from .objects import Key
 from .parts import expanded
-from .search import Search, defaults
+from .search import Search
 from .source import is_installed
+from .static import defaults
 from .structure import leaves
 
 _CALLED = (FunctionType, MethodType, functools.partial)

@@ -16,8 +16,8 @@ from typing import Any
 from . import parts
 from .code_names import taker
 from .guards import Guard, named_values, values
-from .search import defaults
 from .source import Site
+from .static import defaults
 from .structure import ATOMS
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import builtins
 import functools
-import inspect
 import operator
 import sys
 import weakref
@@ -15,53 +14,17 @@ from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from .._spec import is_array
-from . import asked, modules, parts
+from . import asked, implied, modules, parts
 from .asked import Asked
 from .code_names import Names, names_of
 from .functional import Functional
 from .objects import Key
 from .source import in_library, is_installed
+from .static import Static, defaults, getter, setters
 from .structure import ATOMS
 
 PLAIN = (FunctionType, MethodType, ModuleType, type)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-_ABSENT = object()
-# Methods that calls of modules and of torch.autograd.Function run.
-_OF_TORCH = ("forward", "backward", "vjp", "setup_context")
-# Methods that operators, statements and built-in functions call.
-_IMPLICIT = {n for n in dir(operator) if n.startswith("__") and callable(getattr(operator, n)) and n != "__loader__"}
-_IMPLICIT |= {f"__r{n.strip('_')}__" for n in _IMPLICIT} | {
-    "__divmod__",
-    "__rdivmod__",
-    "__bool__",
-    "__len__",
-    "__hash__",
-}
-_IMPLICIT |= {"__iter__", "__next__", "__reversed__", "__missing__", "__enter__", "__exit__", "__get__", "__call__"}
-_IMPLICIT |= {
-    "__float__",
-    "__int__",
-    "__complex__",
-    "__round__",
-    "__trunc__",
-    "__floor__",
-    "__ceil__",
-    "__length_hint__",
-}
-_IMPLICIT |= {
-    "__getattr__",
-    "__getattribute__",
-    "__array__",
-    "__array_ufunc__",
-    "__array_function__",
-    "__torch_function__",
-}
-_IMPLICIT |= {"__instancecheck__", "__subclasscheck__", "__class_getitem__", "__fspath__"}
-_IMPLICIT |= {"__setattr__", "__delattr__", "__set__", "__delete__", "__copy__", "__deepcopy__", "__reduce_ex__"}
-_TEXT = {"__str__", "__repr__", "__format__"}
-# Which calls of a class run, and the end of what they make.
-_OF_CLASSES = {"__init__", "__new__", "__post_init__", "__call__", "__prepare__", "__init_subclass__", "__del__"}
-_OF_DATACLASSES = {"__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__repr__"}  # made of all fields
 _OF_PARTIALS = ("args", "func", "keywords")
 _BUILTINS = frozenset(vars(builtins))  # Python's own
 _HAVE_CODE = ("functools", "contextlib")  # whose functions run those that they were made of
@@ -95,7 +58,7 @@ class Search:
         self.arrays: dict[int, Any] = {}
         self.places: dict[Key, None] = {}  # that are arguments
         self.changes_by_itself = False  # something that is asked, such as a clock
-        self._names = {*_OF_TORCH, *_IMPLICIT}  # attributes that code reads, or calls run
+        self._names = {*implied.OF_TORCH, *implied.IMPLICIT}  # attributes that code reads, or calls run
         self._maybe: set[str] = set()  # attributes that may be missing
         self.reads_any = False  # attributes by names that do not stand in the code
         self._asks_backends = self._asks_classes = False
@@ -183,7 +146,7 @@ class Search:
         self._ask(asked.answer_of(value))
         if isinstance(value, type):
             if parts.is_own_class(value):
-                self._add(value, _OF_CLASSES)
+                self._add(value, implied.OF_CLASSES)
                 self._todo.append(kind)
         elif not isinstance(value, PLAIN) and not parts.is_of_library(kind):
             self._add(value if kind.__weakrefoffset__ else kind)
@@ -224,7 +187,7 @@ class Search:
         free = code.co_freevars
         cells = tuple(i for i, name in enumerate(free) if name in names.cells)
         self.functions[function] = Function(function, tuple(sorted(named)), cells)
-        self._names |= names.attributes | (_TEXT if names.writes_text else set())
+        self._names |= names.attributes | (implied.TEXT if names.writes_text else set())
         if "type" in named:
             self._names.add("__class__")
         self._maybe |= names.stored | (names.asked if is_own else set())
@@ -287,14 +250,14 @@ class Search:
 
     def _of_class(self, held: Held, name: str, kind: type) -> None:
         found = vars(kind)[name]
-        if name in _OF_DATACLASSES and "__dataclass_fields__" in vars(kind) and _is_made(found):
+        if name in implied.OF_DATACLASSES and "__dataclass_fields__" in vars(kind) and _is_made(found):
             return
         if isinstance(found, MemberDescriptorType):
             held.names.add(name)
             self._todo.append(parts.of_slot(found, held.value))
         elif parts.is_own_class(kind):
             held.names.add(name)
-            self._todo += (getter(found), *_setters(found))
+            self._todo += (getter(found), *setters(found))
             if isinstance(found, classmethod):
                 self._names.add("__class__")
         elif isinstance(function := getter(found), FunctionType):  # an installed one stays as it is
@@ -333,56 +296,3 @@ def _is_others(value: Any) -> bool:
 
 def _is_made(found: Any) -> bool:
     return isinstance(found, FunctionType) and found.__code__.co_filename == "<string>"
-
-
-def getter(value: Any) -> Any:
-    """The function that an attribute of a class runs when it is read; else the attribute."""
-    kinds = ((property, "fget"), (functools.cached_property, "func"), (functools.partialmethod, "func"))
-    for kind, name in kinds:
-        if isinstance(value, kind):
-            return getattr(value, name)
-    return value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
-
-
-def _setters(value: Any) -> tuple[Any, ...]:
-    return (value.fset, value.fdel) if isinstance(value, property) else ()
-
-
-def defaults(owner: Any) -> Iterator[Any]:
-    """A function's defaults and attributes."""
-    if isinstance(owner, FunctionType):
-        yield from owner.__defaults__ or ()
-        yield from (owner.__kwdefaults__ or {}).values()
-        yield from vars(owner).values()
-
-
-class Static:
-    """Attributes as `inspect.getattr_static` finds them: no code of the objects' is run. Of modules it looks at each
-    class only once, so it lives no longer than one search: classes change, too.
-    """
-
-    def __init__(self) -> None:
-        self._in_classes: dict[tuple[type, str], Any] = {}
-        self._calls: dict[type, Any] = {}
-
-    def attribute(self, value: Any, name: str, default: Any = None) -> Any:
-        """The attribute of an object that is no class."""
-        found = self._in_class(type(value), name)
-        if found is _ABSENT:
-            return vars(value).get(name, default)
-        if isinstance(found, FunctionType):
-            return vars(value).get(name, found)  # an object's own goes before its class's functions
-        return inspect.getattr_static(value, name, default)
-
-    def call(self, kind: type) -> Any:
-        """What calling an object of a class runs; None if it cannot be called."""
-        if kind not in self._calls:
-            self._calls[kind] = inspect.getattr_static(kind, "__call__", None)
-        return self._calls[kind]
-
-    def _in_class(self, kind: type, name: str) -> Any:
-        """What a class of modules defines; None of other classes."""
-        if (kind, name) not in self._in_classes:
-            found = (vars(base)[name] for base in kind.__mro__ if name in vars(base))
-            self._in_classes[kind, name] = next(found, _ABSENT) if modules.is_module_class(kind) else None
-        return self._in_classes[kind, name]

@@ -12,64 +12,24 @@ import contextvars
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from . import guards, parts
+from . import guards
 from .advanced import Positions, States
 from .alone import alone
 from .contents import ABSENT, containers_in, contents, kinds, looked_through, remembered, same, set_contents, surely
 from .elements import Changed, Elements
 from .functional import Functional
-from .objects import (
-    Key,
-    Learned,
-    TakenApart,
-    holds_traced,
-    is_taken_apart,
-)
+from .objects import Learned, TakenApart, holds_traced, is_taken_apart
+from .places import Place, scopes
 from .source import NothingReturned, RandomDraw, SetsState, TraceError, message, trace_error
 from .structure import leaves
 
 _Made = TypeVar("_Made")
 _CLOCK = "{} computes with the time, or with what is another each time: every call would see the same"
 _HINT = "return it, or set it in a list, a dict or an attribute of an object with a `__dict__`"
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """What may be set: an attribute, a default, a global or a closure variable. The owner is a weak reference."""
-
-    owner: weakref.ref[Any]
-    kind: str
-    name: Any
-
-    @property
-    def key(self) -> Key:
-        """What identifies the place while its owner lives: of an object, globals or a cell."""
-        owner = self.owner()
-        if owner is None:
-            return 0, ""
-        if self.kind == "global":
-            return id(owner.__globals__), self.name
-        if self.kind == "cell":
-            return id(owner.__closure__[owner.__code__.co_freevars.index(self.name)]), "cell"
-        if isinstance(owner, ModuleType):
-            return id(vars(owner)), self.name
-        return id(owner), self.name if self.kind == "attribute" else f"{self.kind} {self.name}"
-
-    def value(self) -> Any:
-        """What is there; ABSENT where nothing is, or the owner is gone."""
-        owner = self.owner()
-        return ABSENT if owner is None else dict(_scopes(owner))[self.kind].get(self.name, ABSENT)
-
-    def set(self, value: Any) -> None:
-        """Puts a value there, or removes it. None of the owner's code runs."""
-        if (owner := self.owner()) is not None:
-            _SETTERS[self.kind](owner, self.name, value)
 
 
 class SetPlaces:
@@ -251,7 +211,7 @@ class Snapshot:
         self.changes_by_itself = reached.changes_by_itself
         self._positions = Positions(reached.values)
         self._states, self._elements = States(reached.values), Elements(reached.arrays)
-        self._before = [(owner, kind, dict(held)) for owner in reached.owners for kind, held in _scopes(owner)]
+        self._before = [(owner, kind, dict(held)) for owner in reached.owners for kind, held in scopes(owner)]
         values = (value for _, _, held in self._before for value in held.values())
         given = list(given)
         self._given = set(map(id, given))
@@ -276,7 +236,7 @@ class Snapshot:
         found = []
         in_places: set[int] = set()
         for owner, kind, before in self._before:
-            now = dict(_scopes(owner))[kind]
+            now = dict(scopes(owner))[kind]
             for name in before.keys() | now.keys():
                 was, value = before.get(name, ABSENT), now.get(name, ABSENT)
                 held = [v for v in looked_through([was]) if id(v) in inside] if inside else []
@@ -307,7 +267,7 @@ class Snapshot:
             if not same(now, after):
                 set_contents(value, after)
         for owner, kind, before in self._before:
-            for name, value in dict(_scopes(owner))[kind].items():
+            for name, value in dict(scopes(owner))[kind].items():
                 if _stands_for(value, before.get(name, ABSENT)):
                     Place(weakref.ref(owner), kind, name).set(before[name])
 
@@ -330,7 +290,7 @@ class Snapshot:
             if not same(before, contents(value)):
                 set_contents(value, before)
         for owner, kind, before in self._before:
-            now = dict(_scopes(owner))[kind]
+            now = dict(scopes(owner))[kind]
             for name in before.keys() | now.keys():
                 if before.get(name, ABSENT) is not now.get(name, ABSENT):
                     Place(weakref.ref(owner), kind, name).set(before.get(name, ABSENT))
@@ -359,63 +319,3 @@ def _new(before: Any, after: Any) -> list[Any]:
     is_other = list(before) != list(after)
     new = [value for key, value in after.items() if key not in before or before[key] is not value]
     return new or [None] * is_other
-
-
-# ---- what owners hold ----
-
-
-def _scopes(owner: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
-    """The kinds of places that an object has, and what is in them, by name."""
-    if not isinstance(owner, FunctionType):
-        yield "attribute", parts.attributes(owner)
-        return
-    code = owner.__code__
-    yield "attribute", vars(owner)
-    yield "global", {name: owner.__globals__[name] for name in guards.named_globals(owner)}
-    cells = zip(code.co_freevars, owner.__closure__ or (), strict=True)
-    yield "cell", {name: value for name, cell in cells if (value := parts.contents_of(cell, ABSENT)) is not ABSENT}
-    yield "default", dict(enumerate(owner.__defaults__ or ()))
-    yield "keyword default", owner.__kwdefaults__ or {}
-
-
-def _set_attribute(owner: Any, name: str, value: Any) -> None:
-    descriptor = inspect.getattr_static(type(owner), name, None)
-    if isinstance(owner, type):
-        if value is not ABSENT:
-            type.__setattr__(owner, name, value)
-        elif name in vars(owner):
-            type.__delattr__(owner, name)
-    elif isinstance(descriptor, MemberDescriptorType):
-        if value is not ABSENT or name in parts.attributes(owner):
-            descriptor.__delete__(owner) if value is ABSENT else descriptor.__set__(owner, value)
-    else:
-        _set_item(vars(owner), name, value)
-
-
-def _set_item(held: Any, name: Any, value: Any) -> None:
-    if value is ABSENT:
-        held.pop(name, None)
-    else:
-        held[name] = value
-
-
-def _set_cell(owner: FunctionType, name: str, value: Any) -> None:
-    cell = (owner.__closure__ or ())[owner.__code__.co_freevars.index(name)]
-    if value is ABSENT:
-        del cell.cell_contents
-    else:
-        cell.cell_contents = value
-
-
-def _set_default(owner: FunctionType, number: int, value: Any) -> None:
-    given = owner.__defaults__ or ()
-    owner.__defaults__ = (*given[:number], value, *given[number + 1 :])
-
-
-_SETTERS: dict[str, Callable[[Any, Any, Any], None]] = {
-    "attribute": _set_attribute,
-    "global": lambda owner, name, value: _set_item(owner.__globals__, name, value),
-    "cell": _set_cell,
-    "default": _set_default,
-    "keyword default": lambda owner, name, value: _set_item(owner.__kwdefaults__, name, value),
-}
