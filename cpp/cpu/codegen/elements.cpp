@@ -160,8 +160,7 @@ std::vector<Value> Elements::registers_of(int s, const Part& part) {
     return divisors_[at(of.arguments[1])]->divide(x);
   }
   const auto is_number = [&](int a) { return !form_.is_vector(a); };
-  if (of.is.random_block && part.registers == kRegistersOfBlocks && is_number(of.arguments[1]) &&
-      is_number(of.arguments[2])) {
+  if (of.is.random_block && is_number(of.arguments[1]) && is_number(of.arguments[2])) {
     std::vector<Value> positions;
     for (int j = 0; j < part.registers; ++j) positions.push_back(value(of.arguments[0], j));
     return random_words(positions, numbers_[at(of.arguments[1])], numbers_[at(of.arguments[2])]);

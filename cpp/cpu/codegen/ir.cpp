@@ -41,6 +41,17 @@ std::string Text::stack(std::string_view type) {
   return result;
 }
 
+void Text::define(const std::string& head, const std::function<void()>& write) {
+  if (!defined_.insert(head).second) return;
+  Text own(target_, lanes_);
+  {
+    const Writing writing(own);
+    write();
+  }
+  declarations_.insert(own.declarations_.begin(), own.declarations_.end());
+  declare("define internal fastcc " + head + " #0 {\n" + own.body() + "}");
+}
+
 std::string Text::body() const {
   std::string all = "entry:\n";
   for (const auto* part : {&stack_, &lines_})

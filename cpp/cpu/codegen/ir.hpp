@@ -1,6 +1,7 @@
 // The text of a function in LLVM's intermediate representation while it is written: instructions, blocks, names, and
 // what the module has to declare for them.
 #pragma once
+#include <functional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,6 +41,9 @@ class Text {
   /// A line of the module, once: "declare ...".
   void declare(std::string_view line) { declarations_.emplace(line); }
 
+  /// A function of the module that this one calls, written once: `write` appends its body to the current text.
+  void define(const std::string& head, const std::function<void()>& write);
+
   /// All lines of the function, with "entry:" first.
   std::string body() const;
   const std::set<std::string>& declarations() const { return declarations_; }
@@ -56,7 +60,7 @@ class Text {
   int lanes_, now_, names_ = 0, labels_ = 0;
   std::string block_ = "entry";
   std::vector<std::string> lines_, stack_;
-  std::set<std::string> declarations_;
+  std::set<std::string> declarations_, defined_;
 };
 
 /// Where this thread's values write to.

@@ -7,6 +7,8 @@
 namespace kfusion::cpu::ir {
 namespace {
 
+constexpr int kWordsOfBlock = 4;
+
 /// The lower (0) or upper (1) half of both vectors' lanes in turn, so many at a time.
 Int64Vec zipped(int half, int together, const Int64Vec& x, const Int64Vec& y) {
   const int lanes = text().lanes();
@@ -21,30 +23,41 @@ Int64Vec zipped(int half, int together, const Int64Vec& x, const Int64Vec& y) {
 
 using Registers = std::vector<Int64Vec>;
 
+/// The words of blocks, in registers of first words, of second words and so on: by a function, since it is long.
+Registers words_of(const Int64Vec& block, const Int64Vec& stream, const Int64Vec& key) {
+  const std::string t = type<std::int64_t>(), four = "{" + t + ", " + t + ", " + t + ", " + t + "}";
+  const auto called = [&](const std::string& x, const std::string& y, const std::string& z) {
+    return four + " @words(" + t + " " + x + ", " + t + " " + y + ", " + t + " " + z + ")";
+  };
+  text().define(called("%block", "%stream", "%key"), [&] {
+    const RandomBlocks blocks(Int64Vec("%block"), Int64Vec("%stream"), Int64Vec("%key"));
+    std::string all = "poison";
+    for (int i = 0; i < kWordsOfBlock; ++i)
+      all = emit("insertvalue " + four + " " + all + ", " + t + " " + (blocks.words[i] & Int64Vec(0xffffffff)).v +
+                 ", " + std::to_string(i));
+    text().line("ret " + four + " " + all);
+  });
+  const std::string all = emit("call fastcc " + called(block.v, stream.v, key.v));
+  Registers words;
+  for (int i = 0; i < kWordsOfBlock; ++i)
+    words.emplace_back(emit("extractvalue " + four + " " + all + ", " + std::to_string(i)));
+  return words;
+}
+
 /// Words of whole blocks from `first` on.
 Registers words_of_blocks(const Int64Vec& first, const Int64Vec& stream, const Int64Vec& key) {
-  const Int64Vec numbers(lane_numbers("i64", [](int lane) { return lane; })), low(0xffffffff);
-  const RandomBlocks blocks((first >> 2) + numbers, stream, key);
-  const auto word = [&](int i) { return blocks.words[i] & low; };
-  const Int64Vec a[] = {zipped(0, 1, word(0), word(1)), zipped(1, 1, word(0), word(1))};
-  const Int64Vec b[] = {zipped(0, 1, word(2), word(3)), zipped(1, 1, word(2), word(3))};
+  const Int64Vec numbers(lane_numbers("i64", [](int lane) { return lane; }));
+  const Registers words = words_of((first >> 2) + numbers, stream, key);
+  const Int64Vec a[] = {zipped(0, 1, words[0], words[1]), zipped(1, 1, words[0], words[1])};
+  const Int64Vec b[] = {zipped(0, 1, words[2], words[3]), zipped(1, 1, words[2], words[3])};
   return {zipped(0, 2, a[0], b[0]), zipped(1, 2, a[0], b[0]), zipped(0, 2, a[1], b[1]), zipped(1, 2, a[1], b[1])};
 }
 
-/// The code of the words stands once: it is long.
-Registers words_one_by_one(const Registers& positions, const Int64Vec& stream, const Int64Vec& key) {
-  const std::int64_t bytes = 8 * std::int64_t{text().lanes()}, all = bytes * kRegistersOfBlocks;
-  const std::string type = cpu::ir::type<std::int64_t>();
-  const Pointer tile = room(all);
-  const auto load = [&](const Pointer& p) { return Int64Vec(emit("load " + type + ", ptr " + p.name + ", align 8")); };
-  const auto store = [&](const Int64Vec& x, const Pointer& p) {
-    text().line("store " + type + " " + x.v + ", ptr " + p.name + ", align 8");
-  };
-  for (int j = 0; j < kRegistersOfBlocks; ++j) store(positions[static_cast<std::size_t>(j)], tile + j * bytes);
-  for_each(0, all, bytes, [&](const Number& at) { store(philox(load(tile + at), stream, key), tile + at); });
-  Registers words;
-  for (int j = 0; j < kRegistersOfBlocks; ++j) words.push_back(load(tile + j * bytes));
-  return words;
+/// As philox() of cpu/vector/math.hpp chooses them.
+Int64Vec words_one_by_one(const Int64Vec& position, const Int64Vec& stream, const Int64Vec& key) {
+  const Registers words = words_of(position >> 2, stream, key);
+  const auto odd = (position & Int64Vec(1)) != Int64Vec(0), upper = (position & Int64Vec(2)) != Int64Vec(0);
+  return select(upper, select(odd, words[3], words[2]), select(odd, words[1], words[0]));
 }
 
 Condition are_whole_blocks(const Registers& positions, const Int64Vec& first) {
@@ -62,16 +75,23 @@ std::vector<Value> random_words(const std::vector<Value>& positions, const Value
   const Int64Vec of(broadcast(stream).name), by(broadcast(key).name);
   Registers all;
   for (const Value& p : positions) all.emplace_back(p.name);
-  const std::string number = emit("extractelement " + type<std::int64_t>() + " " + all[0].v + ", i64 0");
-  const Int64Vec first(broadcast({number, DType::kInt64, false}).name);
   Carry carry;
   for (const Int64Vec& x : all) carry.push_back({type<std::int64_t>(), x.v});
   const auto leave = [&](const Registers& words) {
     for (std::size_t j = 0; j < words.size(); ++j) carry[j].name = words[j].v;
   };
-  when(
-      are_whole_blocks(all, first), carry, [&] { leave(words_of_blocks(first, of, by)); },
-      [&] { leave(words_one_by_one(all, of, by)); });
+  const auto one_by_one = [&] {
+    Registers words;
+    for (const Int64Vec& x : all) words.push_back(words_one_by_one(x, of, by));
+    leave(words);
+  };
+  if (positions.size() == kRegistersOfBlocks) {
+    const std::string number = emit("extractelement " + type<std::int64_t>() + " " + all[0].v + ", i64 0");
+    const Int64Vec first(broadcast({number, DType::kInt64, false}).name);
+    when(are_whole_blocks(all, first), carry, [&] { leave(words_of_blocks(first, of, by)); }, one_by_one);
+  } else {
+    one_by_one();
+  }
   std::vector<Value> words;
   for (const Carried& c : carry) words.push_back({c.name, DType::kInt64});
   return words;
