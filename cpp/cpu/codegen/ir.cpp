@@ -62,7 +62,7 @@ std::string Text::body() const {
 
 std::string Text::attributes() const {
   const std::string bits = std::to_string(8 * target_.vector_bytes);
-  return "nounwind \"no-trapping-math\"=\"true\" \"prefer-vector-width\"=\"" + bits +
+  return "nounwind alignstack=64 \"no-trapping-math\"=\"true\" \"prefer-vector-width\"=\"" + bits +
          "\" \"min-legal-vector-width\"=\"" + bits + "\"";
 }
 

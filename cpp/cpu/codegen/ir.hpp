@@ -47,7 +47,8 @@ class Text {
   /// All lines of the function, with "entry:" first.
   std::string body() const;
   const std::set<std::string>& declarations() const { return declarations_; }
-  /// Its attributes: "nounwind ...", without which LLVM would cut vectors of 512 bits.
+  /// Its attributes: "nounwind ...", without which LLVM would cut vectors of 512 bits, and put what it spills across
+  /// lines: such a load waits for the stores past the caches before it (sin of doubles from memory: 2.6 of the time).
   std::string attributes() const;
 
   std::string libm = "%libm";  ///< the pointer to the table of functions (libm_table.hpp)
