@@ -46,19 +46,32 @@ std::size_t usable_memory() {
   return bytes;
 }
 
-std::size_t last_level_cache() {
+namespace {
+
+/// Of a level; `unknown` where the system does not say.
+std::size_t cache_of_level(int level, [[maybe_unused]] int by_sysconf, std::size_t unknown) {
 #if defined(__linux__)
   // sysconf gives the sum over a socket's caches on some CPUs: twelve times what a core sees.
-  const std::size_t kilobytes =
-      std::strtoull(bytes_of("/sys/devices/system/cpu/cpu0/cache/index3/size").c_str(), nullptr, 10);
+  const std::string file = "/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(level) + "/size";
+  const std::size_t kilobytes = std::strtoull(bytes_of(file.c_str()).c_str(), nullptr, 10);
   if (kilobytes > 0) return kilobytes << 10;
 #endif
-#if defined(_SC_LEVEL3_CACHE_SIZE)
-  const long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
-  if (bytes > 0) return static_cast<std::size_t>(bytes);
-#endif
-  return 32u << 20;
+  const long bytes = by_sysconf < 0 ? 0 : sysconf(by_sysconf);
+  return bytes > 0 ? static_cast<std::size_t>(bytes) : unknown;
 }
+
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+constexpr int kSecondLevel = _SC_LEVEL2_CACHE_SIZE, kThirdLevel = _SC_LEVEL3_CACHE_SIZE;
+#else
+constexpr int kSecondLevel = -1, kThirdLevel = -1;
+#endif
+
+const std::size_t second_level_bytes = cache_of_level(2, kSecondLevel, 1u << 20);  // each kernel asks
+
+}  // namespace
+
+std::size_t second_level_cache() { return second_level_bytes; }
+std::size_t last_level_cache() { return cache_of_level(3, kThirdLevel, 32u << 20); }
 
 void* map_pages(std::size_t bytes) noexcept {
   const std::size_t mapped = bytes + kHugePage;

@@ -18,6 +18,9 @@ std::size_t usable_memory();
 /// Bytes of the largest cache that a core uses; 32 MB where unknown.
 std::size_t last_level_cache();
 
+/// Bytes of the second-level cache of a core; 1 MB where unknown.
+std::size_t second_level_cache();
+
 /// Pages straight from the system, aligned to kHugePage and advised to be huge pages. `bytes` is a multiple of
 /// kHugePage. nullptr when there are none.
 inline constexpr std::size_t kHugePage = 2u << 20;

@@ -55,8 +55,8 @@ Pointer pointer_at(const Pointer& array, std::int64_t index);
 Number number_at(const Pointer& array, std::int64_t index);
 void put_number(const Number& n, const Pointer& array, std::int64_t index);
 
-/// Asks for a line of memory, into the second-level cache.
-void prefetch(const Pointer& p);
+/// Begins to bring a line of memory to the second-level cache; to write to it, to the first-level one.
+void prefetch(const Pointer& p, bool to_write = false);
 
 /// Memory of the function, at a line of the cache.
 Pointer room(std::int64_t bytes);

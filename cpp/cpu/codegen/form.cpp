@@ -96,7 +96,7 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
   in_pieces = !across && goes_in_pieces(k);
   in_tiles = across && goes_in_tiles(k);
   if (across && !in_tiles && k.kept.back() < std::int64_t{lanes} * registers) registers = 1, chains = kChains;
-  fetches = across && !in_tiles && chains == 1 && k.bytes() > kFetchedBytes;
+  fetches = is_from_memory(k) && !(across && (in_tiles || chains > 1));
   has_moments = !across && takes_moments(k);
   takes_pairs_ = in_pieces && !has_moments && k.cols() > kLongestRow && seconds_need_firsts(k);
   for (const Step& s : k.steps) reach_.push_back(reach_of(s)), along_.push_back(is_along(s));

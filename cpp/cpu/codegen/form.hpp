@@ -77,7 +77,7 @@ class Form {
                      ///< their runs are what the kernel's reductions take
   bool in_tiles;     ///< across: some columns go through all sweeps, then the next
   int chains = 1;    ///< across: of few columns so many rows have accumulators of their own, which a core adds at once
-  bool fetches;      ///< across, not in tiles: what the next rows read is fetched, since it is in no cache
+  bool fetches;      ///< what the next rows read is fetched, since it is in no cache
   bool has_moments;  ///< each pair of reductions is a mean and the squares about it, taken by one sweep
   bool joins_rows;   ///< of maps: a row is all that lies along the last two axes, since the last one is short
   bool in_pieces;    ///< rows go by in pieces (pieces.hpp): they are long, or too few for the threads

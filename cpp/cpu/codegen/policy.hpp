@@ -4,6 +4,7 @@
 
 #include "cpu/codegen/random_words.hpp"
 #include "cpu/codegen/target.hpp"
+#include "cpu/platform.hpp"
 #include "kfusion/lower/kernel.hpp"
 
 namespace kfusion::cpu::ir {
@@ -38,6 +39,11 @@ inline int registers_at_once(const Kernel& k, const TargetFacts& t) {
 /// Whether the instructions of long functions are written for registers in turn. With AVX2 exp takes 0.90 of the time,
 /// gelu 0.88, sigmoid 0.90, softmax 0.92; with AVX-512 0.95 to 1, but log 1.11.
 inline bool is_better_interleaved(Op op, const TargetFacts& t) { return info(op).cost != OpCost::kSimple && !t.avx512; }
+
+/// Whether what is next is fetched ahead (of rows row_plan.cpp says by which sweep): fewer bytes stay in the
+/// second-level cache, where that only takes time. Softmax of 4096 columns takes 0.7 of the time with AVX-512, 0.9 with
+/// AVX2, of 1024 columns 0.95. They go to the second-level cache: the first one holds no second row.
+inline bool is_from_memory(const Kernel& k) { return k.bytes() > 3 * static_cast<std::int64_t>(second_level_cache()); }
 
 /// Elements of a row that one call takes, so that threads share long rows.
 inline constexpr std::int64_t kPiece = 4096;
@@ -78,8 +84,6 @@ inline constexpr std::int64_t kRowsAtOnce = 8, kBlockColumns = 2048, kLeastBlock
 /// Rows of few columns that are added at once, and how many go through their block before the next do.
 inline constexpr int kChains = 4;
 inline constexpr std::int64_t kRowsOfChains = 512;
-/// Fewer stay in the cache, where to fetch them ahead only takes time.
-inline constexpr std::int64_t kFetchedBytes = 3 << 20;
 /// Few columns are taken in parts of the rows of so many elements each, as many for every number of threads.
 inline constexpr std::int64_t kManyColumns = 4096, kElementsOfPart = 256 * 1024, kMostParts = 64;
 

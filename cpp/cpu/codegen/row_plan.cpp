@@ -24,14 +24,16 @@ Flags computed_by(const Form& form, const Sweep& sweep, const Flags& kept) {
   return computed;
 }
 
+bool is_long(const Step& s) { return s.kind == StepKind::kMap && info(s.op).cost > OpCost::kDivision; }
+
 /// Elements that take a long function to make again.
 Flags long_values(const Form& form) {
   Flags found;
   for (std::size_t s = 0; s < form.kernel.steps.size(); ++s) {
     const Step& step = form.kernel.steps[s];
-    const bool is_long = step.kind == StepKind::kMap && info(step.op).cost > OpCost::kDivision;
     const auto of_long = [&found](int a) { return bool(found[at(a)]); };
-    found.push_back(form.is_vector(static_cast<int>(s)) && (is_long || std::ranges::any_of(step.arguments, of_long)));
+    found.push_back(form.is_vector(static_cast<int>(s)) &&
+                    (is_long(step) || std::ranges::any_of(step.arguments, of_long)));
   }
   return found;
 }
@@ -107,6 +109,7 @@ bool can_keep(const Form& form) {
 
 RowPlan::RowPlan(const Form& form) : sweeps(sweeps_of(form)), seconds(seconds_of(form, sweeps)) {
   if (can_keep(form)) choose_kept(form);
+  choose_fetching(form);
 }
 
 /// The last values that a sweep shares with an earlier one, where they are made of long functions.
@@ -126,6 +129,18 @@ void RowPlan::choose_kept(const Form& form) {
         kept.push_back(s);
       }
     }
+  }
+}
+
+/// A sweep of long functions behind the one that reads the row: memory would be idle meanwhile.
+void RowPlan::choose_fetching(const Form& form) {
+  Flags is_kept(form.kernel.steps.size(), false);
+  for (std::size_t i = 0; i < sweeps.size(); ++i) {
+    const Flags computed = computed_by(form, sweeps[i], is_kept);
+    for (std::size_t s = 0; s < computed.size(); ++s)
+      sweeps[i].fetches = sweeps[i].fetches || (i > 0 && computed[s] && !is_kept[s] && is_long(form.kernel.steps[s]));
+    if (sweeps[i].fetches) return;
+    for (const int s : sweeps[i].keeps) is_kept[at(s)] = true;
   }
 }
 

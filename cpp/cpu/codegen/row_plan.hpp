@@ -14,6 +14,7 @@ struct Sweep {
   std::vector<int> stores;                    ///< of elements
   std::vector<int> wanted;                    ///< steps
   std::vector<int> keeps;                     ///< steps whose elements later sweeps find
+  bool fetches = false;                       ///< the next row meanwhile, where rows come from memory
 };
 
 struct RowPlan {
@@ -25,6 +26,7 @@ struct RowPlan {
 
  private:
   void choose_kept(const Form& form);
+  void choose_fetching(const Form& form);
 };
 
 /// Bytes of scratch memory for a value that a row keeps, and for all of them.

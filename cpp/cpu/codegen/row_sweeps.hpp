@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "cpu/codegen/fetches.hpp"
 #include "cpu/codegen/row_plan.hpp"
 #include "cpu/codegen/walk.hpp"
 
@@ -18,7 +19,10 @@ struct Span {
 
 class RowSweeps {
  public:
-  RowSweeps(const Form& form, Addresses& at, Elements& elements) : form_(form), at_(at), elements_(elements) {}
+  RowSweeps(const Form& form, Addresses& at, Elements& elements)
+      : form_(form), at_(at), elements_(elements), fetches_(form, at) {}
+
+  Fetches& fetches() { return fetches_; }
 
   /// Values that sweeps keep lie from here on, for each of these steps `pitch` bytes.
   void keep_at(const std::vector<int>& steps, const Pointer& memory, const Number& pitch);
@@ -47,6 +51,7 @@ class RowSweeps {
   const Form& form_;
   Addresses& at_;
   Elements& elements_;
+  Fetches fetches_;
   std::vector<int> kept_steps_, found_;
   Pointer kept_;
   Number pitch_ = 0, run_offset_ = 0;

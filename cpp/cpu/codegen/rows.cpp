@@ -19,6 +19,7 @@ class RowsText {
     row_ = {0, at_.runs(), 0, at_.integer(form_.extent(form_.axes - 1))};
     sweeps_.keep_at(plan_.kept, at_.field(Field::kScratch), kept_pitch(row_.count()));
     elements_.compute_constants();
+    if (form_.fetches) sweeps_.fetches().begin();
     at_.go_to(Number("%row"));
     sweeps_.clear_sums(row_);
     for_each(Number("%row"), Number("%last_row"), 1, [this](const Number&) {
@@ -31,6 +32,7 @@ class RowsText {
  private:
   void row() {
     sweeps_.find_none();
+    if (form_.streams) sweeps_.fetches().shared_lines();
     elements_.compute_row(0);
     for (int i = 0; i < std::ssize(plan_.sweeps); ++i) {
       sweep(plan_.sweeps[static_cast<std::size_t>(i)]);
