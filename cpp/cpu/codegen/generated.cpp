@@ -124,7 +124,7 @@ class GeneratedKernel::Program {
     return call;
   }
 
-  bool may_stream() const { return !columns_ || columns_->may_stream(); }
+  bool may_stream() const { return columns_ ? columns_->may_stream() : ir::may_stream(kernel, cached_.form().target); }
   void run_rows(const std::vector<ir::Function>& functions, const ir::Call& call, int threads, bool streams) const {
     if (cached_.form().in_pieces) return run_in_pieces(functions, pieces_, call, rows, threads, streams);
     const ir::Function function = functions[0];
