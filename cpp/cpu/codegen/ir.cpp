@@ -91,6 +91,24 @@ std::string splat(std::string_view scalar, std::string_view value) {
   return "splat (" + std::string(scalar) + " " + std::string(value) + ")";
 }
 
+std::string fold_lanes(std::string vector, const std::string& scalar,
+                       const std::function<std::string(const std::string&, const std::string&)>& both) {
+  for (int lanes = text().lanes(); lanes > 1; lanes /= 2) {
+    const std::string type = "<" + std::to_string(lanes) + " x " + scalar + ">";
+    const auto half = [&](int first) {
+      if (lanes == 2) return emit("extractelement " + type + " " + vector + ", i64 " + std::to_string(first));
+      std::string places;
+      for (int l = 0; l < lanes / 2; ++l) places += (l > 0 ? ", i32 " : "i32 ") + std::to_string(first + l);
+      return emit("shufflevector " + type + " " + vector + ", " + type + " poison, <" + std::to_string(lanes / 2) +
+                  " x i32> <" + places + ">");
+    };
+    const std::string lower = half(0), upper = half(lanes / 2);
+    const FewerLanes halves(lanes / 2);
+    vector = both(lower, upper);
+  }
+  return vector;
+}
+
 std::string call(std::string_view result, std::string_view function,
                  const std::vector<std::pair<std::string, std::string>>& arguments) {
   std::string types, values;

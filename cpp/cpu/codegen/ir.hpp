@@ -56,6 +56,7 @@ class Text {
  private:
   friend class OneLane;
   friend class Together;
+  friend class FewerLanes;
 
   const TargetFacts& target_;
   int lanes_, now_, names_ = 0, labels_ = 0;
@@ -109,10 +110,27 @@ class Together {
 
 std::string lines_of(const std::set<std::string>& declarations);
 
+/// While it lives, vectors of the current text have so many lanes.
+class FewerLanes {
+ public:
+  explicit FewerLanes(int lanes) : text_(text()), before_(text_.now_) { text_.now_ = lanes; }
+  ~FewerLanes() { text_.now_ = before_; }
+  FewerLanes(const FewerLanes&) = delete;
+  FewerLanes& operator=(const FewerLanes&) = delete;
+
+ private:
+  Text& text_;
+  int before_;
+};
+
 /// "<16 x float>" of "float"; "float" where there is one lane.
 std::string vector_of(std::string_view scalar);
 /// A constant in every lane.
 std::string splat(std::string_view scalar, std::string_view value);
+
+/// All lanes of a vector combined to a number, the upper half with the lower, by both(a, b) of vectors so long.
+std::string fold_lanes(std::string vector, const std::string& scalar,
+                       const std::function<std::string(const std::string&, const std::string&)>& both);
 
 inline std::string emit(std::string_view rhs) { return text().emit(rhs); }
 

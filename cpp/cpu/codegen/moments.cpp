@@ -26,16 +26,9 @@ std::string counts(const Number& runs, const Number& length, int lanes) {
 
 }  // namespace
 
-std::string sum_of_lanes(std::string vector) {
-  const int lanes = text().lanes();
-  for (int half = lanes / 2; half > 0; half /= 2) {
-    std::string upper;
-    for (int l = 0; l < lanes; ++l) upper += (l > 0 ? ", i32 " : "i32 ") + std::to_string((l + half) % lanes);
-    vector = double_of("fadd", vector,
-                       emit("shufflevector " + doubles() + " " + vector + ", " + doubles() + " poison, <" +
-                            std::to_string(lanes) + " x i32> <" + upper + ">"));
-  }
-  return emit("extractelement " + doubles() + " " + vector + ", i64 0");
+std::string sum_of_lanes(const std::string& vector) {
+  return fold_lanes(vector, "double",
+                    [](const std::string& a, const std::string& b) { return double_of("fadd", a, b); });
 }
 
 /// Their mean in each lane; 0 where a lane has none.
@@ -81,17 +74,24 @@ void RowMoments::end_chunk(Carry& carry) const {
   carry.resize(chunk_);
 }
 
+/// Of u = x - the first lane's pivot, of which lanes have their own, both sums go over the lanes beside one another.
 RowMoments::Moments RowMoments::finish(const Carry& carry, const Number& runs, const Number& length) const {
-  const std::string pivot = widened(pivot_), away = carry[first_].name, squares = carry[first_ + 1].name;
+  const auto number = [](const char* op, const std::string& a, const std::string& b) {
+    return emit(std::string(op) + " double " + a + ", " + b);
+  };
+  const std::string pivots = widened(pivot_), away = carry[first_].name, squares = carry[first_ + 1].name;
   const std::string n = counts(runs, length, form_.lanes), elements = as_double(runs * length);
-  const std::string sum = sum_of_lanes(double_of("fadd", double_of("fmul", n, pivot), away));
-  const std::string mean = emit("fdiv double " + sum + ", " + elements);
+  const std::string pivot = emit("extractelement " + doubles() + " " + pivots + ", i64 0");
+  const std::string from = double_of("fsub", pivots, all_lanes(pivot, DType::kFloat64));
+  const std::string moved = double_of("fadd", away, double_of("fmul", n, from));
+  const std::string sum = sum_of_lanes(moved);
+  const std::string sum_of_squares =
+      sum_of_lanes(double_of("fadd", squares, double_of("fmul", from, double_of("fadd", away, moved))));
+  const std::string mean = number("fadd", pivot, number("fdiv", sum, elements));
   const std::string rounded = emit("fptrunc double " + mean + " to float");
-  const std::string centre = emit("fpext float " + rounded + " to double");
-  const std::string by = double_of("fsub", pivot, all_lanes(centre, DType::kFloat64));
-  const std::string twice = double_of("fadd", away, away);
-  const std::string moved = double_of("fmul", by, double_of("fadd", twice, double_of("fmul", n, by)));
-  return {mean, sum_of_lanes(double_of("fadd", squares, moved)), sum_of_lanes(squares)};
+  const std::string by = number("fsub", emit("fpext float " + rounded + " to double"), pivot);
+  const std::string twice = number("fsub", number("fmul", by, elements), number("fadd", sum, sum));
+  return {mean, number("fadd", sum_of_squares, number("fmul", by, twice)), sum_of_lanes(squares)};
 }
 
 Condition RowMoments::are_lost(const Moments& m) {

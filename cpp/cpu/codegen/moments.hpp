@@ -48,6 +48,6 @@ class RowMoments {
 };
 
 /// Sum of the lanes of a vector of doubles.
-std::string sum_of_lanes(std::string vector);
+std::string sum_of_lanes(const std::string& vector);
 
 }  // namespace kfusion::cpu::ir

@@ -200,15 +200,8 @@ std::string RowReduction::accumulator(const Carry& carry) const {
   std::vector<std::string> all;
   for (int j = 0; j < (by_chunks_ ? 1 : form_.registers); ++j)
     all.push_back(carry[first_ + static_cast<std::size_t>(j)].name);
-  std::string lanes = fold(all, [this](const std::string& x, const std::string& y) { return combine(x, y); });
-  for (int half = form_.lanes / 2; half > 0; half /= 2) {
-    std::string upper;
-    for (int l = 0; l < form_.lanes; ++l)
-      upper += (l > 0 ? ", i32 " : "i32 ") + std::to_string((l + half) % form_.lanes);
-    lanes = combine(lanes, emit("shufflevector " + type() + " " + lanes + ", " + type() + " poison, <" +
-                                std::to_string(form_.lanes) + " x i32> <" + upper + ">"));
-  }
-  return emit("extractelement " + type() + " " + lanes + ", i64 0");
+  const std::string lanes = fold(all, [this](const std::string& x, const std::string& y) { return combine(x, y); });
+  return fold_lanes(lanes, lane_, [this](const std::string& x, const std::string& y) { return combine(x, y); });
 }
 
 Value RowReduction::finish(const Carry& carry, const Number& count) const {
