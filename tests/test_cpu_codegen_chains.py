@@ -74,6 +74,24 @@ def test_rows(dtype, isa, rng):
     np.testing.assert_array_equal(top, want)
 
 
+WHOLE = [(300, 70), (4, 9000), (3, 100_000), (90_000,), (500, 7), (40, 6, 50)]
+
+
+@pytest.mark.parametrize("axes", [(0,), (-1,), None], ids=str)
+def test_reductions_that_take_no_whole_rows(axes, threads, isa, rng):
+    """Of columns, of long and few rows, of short ones and of everything."""
+    shape = WHOLE[rng.integers(len(WHOLE))]
+    x, y = rng.uniform(-4, 4, (2, *shape)).astype(np.float32)
+    f = kf.fuse(lambda x, y: (chain(x, y).max(axes), chain(x, y).sum(axes)))
+    with loops_by("compiled"):
+        want = f(x, y)
+    for n in (1, 2):
+        threads(n)
+        got = generated_all(lambda x, y: (chain(x, y).max(axes), chain(x, y).sum(axes)), x, y)
+        np.testing.assert_array_equal(got[0], want[0])
+        np.testing.assert_allclose(got[1], want[1], rtol=1e-5, atol=1e-4 * np.sqrt(x.size))
+
+
 def test_threads_numbers_and_in_place(threads, isa, rng):
     x, y = rng.standard_normal((2, 100_003)).astype(np.float32)
     f = kf.fuse(lambda x, y, a: chain(x * a, y))

@@ -39,7 +39,8 @@ void share_rows(std::int64_t rows, std::int64_t cols, std::int64_t piece, int th
   });
 }
 
-/// A long chain: some elements of a row go through all links, or of another pattern than a map's a row.
+/// A long chain: some elements of a row go through all links, or a row of a kernel that takes whole ones; or all
+/// elements go through all links but the last.
 template <class Program>
 class LinksBy {
  public:
@@ -52,32 +53,39 @@ class LinksBy {
     const std::int64_t fits = kLinkBytes / (kSlotItem * std::max(1, chain_.slots));
     const std::int64_t whole = form.joins_rows ? form.extents().back() : 1;
     chunk_ = std::max<std::int64_t>(1, std::clamp<std::int64_t>(fits, 64, kLinkElements) / whole) * whole;
-    slot_bytes_ = kSlotItem * (is_map() ? chunk_ : kernel.cols()) + 64;
+    slot_bytes_ = kSlotItem * (goes_by_rows() ? kernel.cols() : chunk_) + 64;
   }
 
   void run(const std::byte* const* loads, std::byte* const* stores, const double* parameters, int threads) const {
     if (kernel.rows() * kernel.cols() == 0) return;
     const Program& map = *programs_[0];
     with_calls(parameters, [&](const std::vector<Call>& calls) {
+      const std::int64_t bytes = whole_bytes() * chain_.whole_slots;
+      const Buffer whole = bytes > 0 ? Buffer(static_cast<std::size_t>(bytes)) : Buffer();
       const auto part = [&](std::int64_t row, std::int64_t last, std::int64_t begin, std::int64_t end) {
-        Part mine(*this, calls, loads, stores);
-        for (; row < last; ++row) is_map() ? mine.elements(row, begin, end) : mine.row(row);
+        Part mine(*this, calls, loads, stores, whole.data());
+        for (; row < last; ++row) goes_by_rows() ? mine.row(row) : mine.elements(row, begin, end);
       };
-      is_map() ? share_rows(map.rows, map.cols, map.piece(), threads, part)
-               : share_rows(kernel.rows(), kernel.cols(), kernel.cols(), threads, part);
+      goes_by_rows() ? share_rows(kernel.rows(), kernel.cols(), kernel.cols(), threads, part)
+                     : share_rows(map.rows, map.cols, map.piece(), threads, part);
+      if (!chain_.is_whole) return;
+      Part rest(*this, calls, loads, stores, whole.data());
+      programs_.back()->run_rows(programs_.back()->code(false).functions(), rest.last(), threads, false);
     });
   }
   void run_range(const std::byte* const* loads, std::byte* const* stores, const double* parameters, std::int64_t begin,
                  std::int64_t end) const {
-    with_calls(parameters,
-               [&](const std::vector<Call>& calls) { Part(*this, calls, loads, stores).elements(0, begin, end); });
+    with_calls(parameters, [&](const std::vector<Call>& calls) {
+      Part(*this, calls, loads, stores, nullptr).elements(0, begin, end);
+    });
   }
   const std::vector<std::unique_ptr<const Program>>& programs() const { return programs_; }
 
   const Kernel kernel;
 
  private:
-  bool is_map() const { return kernel.kind == Pattern::kPointwise; }
+  bool goes_by_rows() const { return kernel.kind != Pattern::kPointwise && !chain_.is_whole; }
+  std::int64_t whole_bytes() const { return kSlotItem * kernel.rows() * kernel.cols() + 64; }
 
   /// f(calls of all links), which are for no arrays yet. No recursion: there may be hundreds.
   template <class F>
@@ -95,8 +103,10 @@ class LinksBy {
   /// What one thread has of them.
   class Part {
    public:
-    Part(const LinksBy& of, std::vector<Call> calls, const std::byte* const* loads, std::byte* const* stores)
+    Part(const LinksBy& of, std::vector<Call> calls, const std::byte* const* loads, std::byte* const* stores,
+         std::byte* whole)
         : of_(of),
+          whole_(whole),
           memory_(static_cast<std::size_t>(of.slot_bytes_ * of.chain_.slots + of.scratch_bytes_)),
           calls_(std::move(calls)) {
       for (std::size_t i = 0; i < calls_.size(); ++i) {
@@ -114,7 +124,7 @@ class LinksBy {
     void elements(std::int64_t row, std::int64_t begin, std::int64_t end) {
       for (std::int64_t b = begin; b < end; b += of_.chunk_) {
         place_slots(-b);
-        run(calls_.size(), row, b, std::min(end, b + of_.chunk_));
+        run(calls_.size() - (of_.chain_.is_whole ? 1 : 0), row, b, std::min(end, b + of_.chunk_));
       }
     }
     /// Of a kernel of rows: all of it, run after run.
@@ -130,11 +140,19 @@ class LinksBy {
       functions_.back()(&calls_.back(), row, row + 1, 0, last.cols);
     }
 
+    /// The last link, of all elements; valid as long as this object.
+    const Call& last() {
+      place_slots(0);
+      return calls_.back();
+    }
+
    private:
     std::byte* slot(int s) { return memory_.data() + of_.slot_bytes_ * s; }
     /// Element 0 of arrays that slots stand for lies so many elements before what the slots have.
     void place_slots(std::int64_t elements) {
       const auto at = [&](int s, const Operand& o) {
+        const int whole = ~s - of_.chain_.slots;
+        if (whole >= 0) return whole_ + of_.whole_bytes() * whole;
         return slot(~s) + elements * static_cast<std::int64_t>(item_bytes(o.dtype));
       };
       for (std::size_t i = 0; i < calls_.size(); ++i) {
@@ -150,6 +168,7 @@ class LinksBy {
     }
 
     const LinksBy& of_;
+    std::byte* whole_;  ///< slots of all elements
     Buffer memory_;
     std::vector<Call> calls_;
     std::vector<Function> functions_;

@@ -10,10 +10,19 @@
 namespace kfusion::cpu::ir {
 namespace {
 
-Extents one_behind_the_other(const Extents& kept, const Extents& reduced) {
-  Extents all = kept;
-  all.insert(all.end(), reduced.begin(), reduced.end());
+/// Of all elements, in an order in which arrays tend to lie.
+Extents all_axes(const Kernel& k, const Extents& kept, const Extents& reduced) {
+  const bool columns = k.kind == Pattern::kColumns;
+  Extents all = columns ? reduced : kept;
+  all.insert(all.end(), (columns ? kept : reduced).begin(), (columns ? kept : reduced).end());
   return all;
+}
+
+/// Whether a row goes through all links before the next one.
+bool takes_whole_rows(const Kernel& k) {
+  const Form form(k, host_facts(), false);
+  const bool has_short_runs = form.axes > 1 && form.extents().back() < kShortestRow;
+  return !form.across && !form.in_pieces && k.parts() == 0 && !has_short_runs;
 }
 
 bool is_source(const Step& s) {
@@ -79,7 +88,10 @@ class Cut {
 
 class ChainMaker {
  public:
-  explicit ChainMaker(const Kernel& k) : kernel_(k), cut_(k), slot_(k.steps.size(), -1) { give_slots(); }
+  explicit ChainMaker(const Kernel& k) : kernel_(k), cut_(k), slot_(k.steps.size(), -1) {
+    chain_.is_whole = !cut_.is_map() && !takes_whole_rows(k);
+    give_slots();
+  }
 
   Chain run() {
     for (int link = 0; link <= cut_.last(); ++link) chain_.links.push_back(make(link));
@@ -102,7 +114,7 @@ class ChainMaker {
     std::vector<int> free;
     std::vector<std::vector<int>> freed(wanted_.size());
     for (int s = 0, link = 0; s < std::ssize(slot_); ++s) {
-      if (last_use[i_(s)] < 0) continue;
+      if (last_use[i_(s)] < 0 || is_whole(s, last_use[i_(s)])) continue;
       for (; link < cut_.link(s); ++link) free.insert(free.end(), freed[i_(link)].begin(), freed[i_(link)].end());
       const bool is_of_row = !cut_.is_map() && last_use[i_(s)] == cut_.last();
       if (free.empty() || is_of_row) free.push_back(chain_.slots++);
@@ -110,6 +122,11 @@ class ChainMaker {
       free.pop_back();
       freed[i_(last_use[i_(s)])].push_back(slot_[i_(s)]);
     }
+    for (int s = 0; s < std::ssize(slot_); ++s)
+      if (last_use[i_(s)] >= 0 && is_whole(s, last_use[i_(s)])) slot_[i_(s)] = chain_.slots + chain_.whole_slots++;
+  }
+  bool is_whole(int s, int last_use) const {
+    return chain_.is_whole && last_use == cut_.last() && cut_.link(s) != cut_.last();
   }
 
   Link make(int number) const {
@@ -119,10 +136,10 @@ class ChainMaker {
     Kernel& k = link.kernel;
     k.name = kernel_.name, k.rough = kernel_.rough;
     k.kind = is_map ? Pattern::kPointwise : kernel_.kind;
-    k.kept = is_map ? one_behind_the_other(kernel_.kept, kernel_.reduced) : kernel_.kept;
+    k.kept = is_map ? all_axes(kernel_, kernel_.kept, kernel_.reduced) : kernel_.kept;
     if (!is_map) k.reduced = kernel_.reduced;
     const auto seen = [&](Operand o) {
-      if (is_map) o.kept = one_behind_the_other(o.kept, o.reduced), o.reduced.clear();
+      if (is_map) o.kept = all_axes(kernel_, o.kept, o.reduced), o.reduced.clear();
       return o;
     };
     std::vector<int> moved(slot_.size(), -1), tables;
@@ -175,12 +192,21 @@ class ChainMaker {
     return link;
   }
 
-  /// Neighbours along a row, as maps see it, or along all of a row that is reduced.
+  /// Neighbours along a row, as maps see it, or along all of a row that is reduced; or all elements in order.
   Operand slot(int s, const Kernel& k) const {
     Operand o{step(s).node, compute_dtype(step(s).dtype), Extents(k.kept.size(), 0), Extents(k.reduced.size(), 0)};
     std::int64_t stride = 1;
-    for (std::size_t axis = k.reduced.size(); axis-- > 0; stride *= k.reduced[axis]) o.reduced[axis] = stride;
-    if (!k.reduced.empty() || k.kept.empty()) return o;
+    const auto lay = [&](const Extents& extents, Extents& strides) {
+      for (std::size_t axis = extents.size(); axis-- > 0; stride *= extents[axis]) strides[axis] = stride;
+    };
+    const bool whole = slot_[i_(s)] >= chain_.slots;
+    if (whole && k.kind == Pattern::kColumns) {
+      lay(k.kept, o.kept), lay(k.reduced, o.reduced);
+      return o;
+    }
+    lay(k.reduced, o.reduced);
+    if (whole) lay(k.kept, o.kept);
+    if (whole || !k.reduced.empty() || k.kept.empty()) return o;
     o.kept.back() = 1;
     if (k.kept.size() > 1 && k.kept.back() < kShortestRow) o.kept[k.kept.size() - 2] = k.kept.back();
     return o;
@@ -198,11 +224,8 @@ class ChainMaker {
 bool is_long_chain(const Kernel& k) { return operations_of(k) > kMostOperations; }
 
 std::string why_not_cut(const Kernel& k) {
-  if (k.kind == Pattern::kPointwise) return "";
-  const Form form(k, host_facts(), false);
-  const bool has_whole_rows = !form.across && !form.in_pieces && k.parts() == 0;
-  const bool has_short_runs = form.axes > 1 && form.extents().back() < kShortestRow;
-  return has_whole_rows && !has_short_runs && Cut(k).operations_of_last() <= kMostOperations ? "" : "long chain";
+  const bool fits = k.kind == Pattern::kPointwise || Cut(k).operations_of_last() <= kMostOperations;
+  return fits ? "" : "long chain";
 }
 
 Chain chain_of(const Kernel& k) { return ChainMaker(k).run(); }

@@ -15,7 +15,12 @@ struct Link {
 
 struct Chain {
   std::vector<Link> links;
-  int slots = 0;  ///< of a value each, of some elements of a row of a map, or of all elements of another row
+  /// Of a value each: of some elements of a row of a map, or of all elements of another row.
+  int slots = 0;
+  /// Kernels that take no whole rows: slots of all elements, from `slots` on, which the last link reads when the others
+  /// have gone through the whole domain.
+  int whole_slots = 0;
+  bool is_whole = false;
 };
 
 /// Bytes of an element of a slot.
