@@ -4,7 +4,9 @@ is generated for the machine at hand."""
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,12 +22,13 @@ from .throughput import Case
 
 _LEVELS = ("avx512", "avx2")
 _SAMPLES = 15
+_HOT_SAMPLE_US = 200.0  # shorter calls are repeated within a sample
 
 
 @dataclass(frozen=True)
 class LoopsCase:
     """A case by each executor on each instruction set. Samples of the executors are taken in turn; those that other
-    processes disturbed least are compared.
+    processes disturbed least are compared: with KFUSION_NUM_THREADS=1 the least CPU times, else the least times.
     """
 
     case: Case
@@ -65,12 +68,11 @@ class LoopsCase:
         return kf.fuse(getattr(self.case.function, "__wrapped__", self.case.function))
 
     def _rows(self, isa: str, state: str, contests: dict[str, _contest.Contest], options: Options) -> Iterator[Row]:
-        clock = _timing.CpuClock(flush=state == "cold")
         runs = {by: _call(contest) for by, contest in contests.items()}
         taken: dict[str, list[float]] = {by: [] for by in runs}
         for _ in range(options.repeats or _SAMPLES):
             for by, run in runs.items():
-                taken[by] += clock.sample(run)
+                taken[by].append(_sample_us(run, flush=state == "cold"))
         least = {by: min(times) for by, times in taken.items()}
         for by, times in taken.items():
             samples = _timing.Samples(times)
@@ -83,6 +85,22 @@ class LoopsCase:
                 least_us=rounded(least[by]),
                 of_first=rounded(least[by] / least[self.loops[0]]),
             )
+
+
+def _sample_us(run: Callable[[], Any], *, flush: bool) -> float:
+    """Of one thread its CPU time, which other processes change least; of several wall time."""
+    now = time.thread_time_ns if kf.get_num_threads() == 1 else time.perf_counter_ns
+
+    def calls_us(calls: int) -> float:
+        start = now()
+        for _ in range(calls):
+            run()
+        return (now() - start) / 1e3 / calls
+
+    if flush:
+        _core.flush_cpu_cache()
+        return calls_us(1)
+    return calls_us(max(1, math.ceil(_HOT_SAMPLE_US / max(calls_us(1), 0.1))))
 
 
 def _call(contest: _contest.Contest) -> Callable[[], Any]:
