@@ -52,7 +52,8 @@ class LoopsCase:
         """
         report(0.0, self.title)
         arrays = tuple(self.case.arguments(inputs))
-        rows, nbytes = [], 0
+        rows: list[Row] = []
+        nbytes = 0
         for isa in _levels():
             with _using(isa, _core.loops_by()):
                 contests = {by: _contest.prepare(self._fresh(isa, by), arrays, {}, (), {}) for by in self.loops}
@@ -76,10 +77,13 @@ class LoopsCase:
         least = {by: min(times) for by, times in taken.items()}
         for by, times in taken.items():
             samples = _timing.Samples(times)
+            median, p20, p80 = (rounded(samples.percentile_us(q)) for q in (50, 20, 80))
             yield Row(
                 f"{by}, {isa}",
                 state,
-                *(rounded(samples.percentile_us(q)) for q in (50, 20, 80)),
+                median,
+                p20,
+                p80,
                 len(times),
                 error=rounded(contests[by].errors["fused"]),
                 least_us=rounded(least[by]),
