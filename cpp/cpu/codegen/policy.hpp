@@ -45,13 +45,13 @@ inline bool is_better_interleaved(Op op, const TargetFacts& t) { return info(op)
 /// AVX2, of 1024 columns 0.95. They go to the second-level cache: the first one holds no second row.
 inline bool is_from_memory(const Kernel& k) { return k.bytes() > 3 * static_cast<std::int64_t>(second_level_cache()); }
 
-/// Whether results may go past the caches. A map's half lines of AVX2 do so at once or not at all: where long functions
-/// lie between them, exp of floats takes 9.7 ms instead of 4.9, gelu 14.6 instead of 9.7, sin of doubles 9.0 instead of
-/// 6.1, and of half types 2x + 3y 5.9 instead of 5.3.
+/// Whether results may go past the caches. AVX2 stores half lines, which do so at once or not at all: where more than a
+/// few operations lie between them, exp of floats takes 9.7 ms instead of 4.9, gelu 14.6 instead of 9.7, twenty
+/// operations 14.8 instead of 4.5, and of half types 2x + 3y 5.9 instead of 5.3.
 inline bool may_stream(const Kernel& k, const TargetFacts& t) {
+  constexpr int kFew = 12;
   if (!t.avx2 || t.avx512 || k.kind != Pattern::kPointwise) return true;
-  const auto is_long = [](const Step& s) { return s.kind == StepKind::kMap && info(s.op).cost > OpCost::kDivision; };
-  return std::ranges::none_of(k.steps, is_long) &&
+  return operations_of(k) <= kFew &&
          std::ranges::all_of(k.stores, [](const Store& s) { return item_bytes(s.to.dtype) >= 4; });
 }
 
