@@ -97,6 +97,20 @@ class TestSeveralAxes:
 PIECES = [(4097,), (16385,), (3, 20_001), (2, 5, 70_001), (17, 65_537), (2, 300, 70)]
 
 
+class TestLanes:
+    @pytest.mark.parametrize("cols", [1, 8, 64, 70, 5000])
+    @pytest.mark.parametrize("rows", [1, 3])
+    def test_each_is_taken_once(self, rows, cols, isa):
+        """LLVM 22.1 took a lane twice and its neighbour never, with AVX-512, where all lanes were shuffled to add them
+        up and the sum was then compared, as a cast to float16 does."""
+        x = np.zeros((16, rows, cols))
+        for lane in range(16):
+            x[lane, :, lane % cols] = 5
+        for v in x:
+            got = generated(lambda g, a: g.cast(g.reduce("sum", a, [1]), "float16"), v)[0]
+            np.testing.assert_array_equal(got, np.full(rows, 5, np.float16))
+
+
 class TestPieces:
     @pytest.mark.parametrize("dtype", DTYPES)
     @pytest.mark.parametrize("shape", [(1,), (5,), (64,), *PIECES], ids=str)
