@@ -8,7 +8,7 @@
 namespace kfusion::cpu {
 namespace {
 
-constexpr LoopsBy kDefaultLoops = LoopsBy::kCompiled;
+constexpr LoopsBy kDefaultLoops = LoopsBy::kGenerated;
 constexpr int kNotChosen = -1;
 std::atomic<int> chosen_loops{kNotChosen};  // no static variable of a function: see least_streamed in job.cpp
 
