@@ -451,7 +451,11 @@ def test_fused_and_unfused_maps_agree_to_the_bit(names, n, dtype):
             y = g.map("add", [g.map(name, [y]), i])
         return y
 
-    np.testing.assert_array_equal(bits(run(build, x)[0]), bits(run(build, x, fuse=False)[0]))
+    fused, unfused = run(build, x)[0], run(build, x, fuse=False)[0]
+    same = np.isnan(fused) & np.isnan(
+        unfused
+    )  # whose sign the order of operands decides
+    np.testing.assert_array_equal(bits(fused)[~same], bits(unfused)[~same])
 
 
 @hypothesis.settings(max_examples=60, deadline=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import logging
+import os
 import pickle
 import pydoc
 import sys
@@ -148,13 +148,14 @@ def test_objects_without_a_name(function, name, rng):
     kf.compare(f, x, peers=[], repeats=2, cache="hot")
 
 
-def test_clear_makes_the_next_call_trace_again():
-    """What docs/using.md says of logs."""
-    log = logging.Logger("log", level=2)
-    f, x = counting(lambda x: x * log.level), np.ones(3)
+def test_clear_makes_the_next_call_trace_again(tmp_path):
+    """What docs/using.md says of files."""
+    path = tmp_path / "file"
+    path.write_bytes(b"ab")
+    f, x = counting(lambda x: x * os.path.getsize(path)), np.ones(3)
     f(x)
     f.unfused(x)
-    log.setLevel(3)
+    path.write_bytes(b"abc")
     np.testing.assert_array_equal(f(x), x * 2)
     f.clear()
     np.testing.assert_array_equal(f(x), x * 3)

@@ -81,3 +81,12 @@ def test_what_differs_is_said(monkeypatch):
     ):
         monkeypatch.setattr(dtype_sweep, "functions", lambda *_, f=spoiled: (lambda x, y: x + y, f))
         assert re.match(message, difference(of_halves, 1))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "bool"])
+@pytest.mark.parametrize("number", [2.7, 3, True, np.nan])
+def test_isclose_of_a_number(number, dtype):
+    """The number has the array's type before it is compared: 2.7 and 3 are 0.3008 apart as halves."""
+    x = np.array([3.0, 2.7, 2.5, 2.45, 0.0, np.nan if dtype.startswith("f") else 1]).astype(dtype)
+    for f in (lambda x: np.isclose(number, x, rtol=0.1, equal_nan=True), lambda x: np.isclose(x, number, rtol=0.1)):
+        np.testing.assert_array_equal(kf.fuse(f)(x), f(x))

@@ -29,7 +29,11 @@ def _sinc(x: Traced) -> Any:
 def _isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
     tracer = tracer_of(x, y)
     assert tracer is not None
-    x, y = (tracer.lift(v, "numpy") for v in (x, y))
+    lifted = [tracer.lift(v, "numpy") for v in (x, y)]
+    is_number = [type(v) in (bool, int, float) for v in (x, y)]  # of the array's type, as NumPy takes them
+    of_array = lifted[is_number[0]]._dtype
+    wanted = of_array if of_array in FLOATS else "float64"
+    x, y = (views.astype(v, wanted) if number else v for v, number in zip(lifted, is_number, strict=True))
     y = y if y._dtype in FLOATS else views.astype(y, "float64")  # the smallest integer has no absolute value
     return formulas.isclose(x, y, rtol, atol, equal_nan)
 

@@ -174,6 +174,8 @@ class _Tensors:
             args, kwargs = walk((args, kwargs), self._given_data)
         is_traced = any(hasattr(type(v), "__kfusion_traced__") for v in leaves((args, kwargs)))
         targets = [t for t in _targets(name, args, kwargs) if _is_tensor(t)]
+        if not is_traced:
+            targets += filter(_is_tensor, _targets_of_operator(function, args, kwargs))
         if self._sized is not None and not is_traced:
             result = self._sized.call(function, args, kwargs, targets)
             if result is not NotImplemented:
@@ -390,6 +392,16 @@ def _targets(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
     if is_named or name in _OPERATORS or kwargs.get("inplace") is True:
         yield from leaves(args[0] if args else kwargs.get("input"))
     yield from leaves(kwargs.get("out"))
+
+
+def _targets_of_operator(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    """What an operator of torch.ops writes to, as its schema says."""
+    schema = getattr(function, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from leaves(args[position] if position < len(args) else kwargs.get(argument.name))
 
 
 def _has_no_data(value: Any) -> bool:
