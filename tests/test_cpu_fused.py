@@ -452,9 +452,7 @@ def test_fused_and_unfused_maps_agree_to_the_bit(names, n, dtype):
         return y
 
     fused, unfused = run(build, x)[0], run(build, x, fuse=False)[0]
-    same = np.isnan(fused) & np.isnan(
-        unfused
-    )  # whose sign the order of operands decides
+    same = np.isnan(fused) & np.isnan(unfused)  # whose sign the order of operands decides
     np.testing.assert_array_equal(bits(fused)[~same], bits(unfused)[~same])
 
 

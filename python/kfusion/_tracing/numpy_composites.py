@@ -30,7 +30,7 @@ def _isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: 
     tracer = tracer_of(x, y)
     assert tracer is not None
     lifted = [tracer.lift(v, "numpy") for v in (x, y)]
-    is_number = [type(v) in (bool, int, float) for v in (x, y)]  # of the array's type, as NumPy takes them
+    is_number = [isinstance(v, (int, float)) and not isinstance(v, np.generic) for v in (x, y)]  # in the array's type
     of_array = lifted[is_number[0]]._dtype
     wanted = of_array if of_array in FLOATS else "float64"
     x, y = (views.astype(v, wanted) if number else v for v, number in zip(lifted, is_number, strict=True))
