@@ -40,10 +40,10 @@ def generated(f: Callable[..., Any], *arrays: Any) -> np.ndarray:
     return generated_all(f, *arrays)[0]
 
 
-def assert_same_bits(f: Callable[..., Any], *arrays: Any) -> np.ndarray:
-    """As compiled steps; the first result."""
+def assert_same_bits(f: Callable[..., Any], *arrays: Any, by: str = "compiled") -> np.ndarray:
+    """As another executor's; the first result."""
     results = generated_all(f, *arrays)
-    with loops_by("compiled"):
+    with loops_by(by):
         for got, want in zip(results, _run(f, *arrays), strict=True):
             assert (got.dtype, got.shape) == (want.dtype, want.shape)
             np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
