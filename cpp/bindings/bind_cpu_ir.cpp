@@ -92,7 +92,7 @@ struct StepText {
     text.libm = arrays.back();
     std::vector<Value> arguments(count);
     for (std::size_t i = vectors; i < count; ++i) {
-      const OneLane number;
+      const Lanes number(1);
       arguments[i] = load(arrays[i], dtypes[i], false);
     }
     if (begin) begin(arguments);

@@ -22,7 +22,7 @@ FloatVec quotient(const FloatVec& x, const FloatVec& d, const FloatVec& inverse)
 
 Divisor::Divisor(const Value& number) {
   {
-    const OneLane row;
+    const Lanes row(1);
     const FloatVec d(number.name);
     inverse_ = (FloatVec(1) / d).v;
     is_usable_ = is_between(d, -30, 30).v;

@@ -102,7 +102,7 @@ void Elements::give_columns(int s, std::vector<Value> registers) {
 void Elements::compute_number(int s) {
   Value number;
   {
-    const OneLane row;
+    const Lanes row(1);
     number = number_of(s);
   }
   set_number(s, number);
@@ -293,7 +293,7 @@ void Elements::put(const Place& to, DType memory, const std::vector<std::string>
 }
 
 void Elements::store_number(const Place& to, DType memory, int s) const {
-  const OneLane row;
+  const Lanes row(1);
   const Value raw = narrow(number(s), memory);
   text().line(std::string("store ") + memory_type(memory) + " " + raw.name + ", ptr " + at_.row(to).name + ", align 1");
 }

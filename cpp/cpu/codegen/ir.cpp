@@ -103,7 +103,7 @@ std::string fold_lanes(std::string vector, const std::string& scalar,
                   " x i32> <" + places + ">");
     };
     const std::string lower = half(0), upper = half(lanes / 2);
-    const FewerLanes halves(lanes / 2);
+    const Lanes halves(lanes / 2);
     vector = both(lower, upper);
   }
   return vector;

@@ -18,7 +18,7 @@ class Text {
   Text(const TargetFacts& target, int lanes) : target_(target), lanes_(lanes), now_(lanes) {}
 
   const TargetFacts& target() const { return target_; }
-  int lanes() const { return now_; }  ///< 1 while a OneLane lives: then a vector is a number
+  int lanes() const { return now_; }  ///< 1: then a vector is a number
   int vector_lanes() const { return lanes_; }
 
   std::string name() { return "%t" + std::to_string(names_++); }
@@ -54,9 +54,7 @@ class Text {
   std::string libm = "%libm";  ///< the pointer to the table of functions (libm_table.hpp)
 
  private:
-  friend class OneLane;
-  friend class Together;
-  friend class FewerLanes;
+  friend class Lanes;
 
   const TargetFacts& target_;
   int lanes_, now_, names_ = 0, labels_ = 0;
@@ -80,28 +78,14 @@ class Writing {
   Text* before_;
 };
 
-/// While it lives, the current text's vectors are numbers: the same functions give values of rows.
-class OneLane {
+/// While it lives, vectors of the current text have so many lanes: one, where the same functions give numbers of rows,
+/// or those of several registers, whose instructions LLVM takes in turn.
+class Lanes {
  public:
-  explicit OneLane(bool wanted = true) : text_(text()), before_(text_.now_) {
-    if (wanted) text_.now_ = 1;
-  }
-  ~OneLane() { text_.now_ = before_; }
-  OneLane(const OneLane&) = delete;
-  OneLane& operator=(const OneLane&) = delete;
-
- private:
-  Text& text_;
-  int before_;
-};
-
-/// While it lives, each vector of the current text is so many registers: LLVM takes their instructions in turn.
-class Together {
- public:
-  explicit Together(int registers) : text_(text()), before_(text_.now_) { text_.now_ *= registers; }
-  ~Together() { text_.now_ = before_; }
-  Together(const Together&) = delete;
-  Together& operator=(const Together&) = delete;
+  explicit Lanes(int lanes) : text_(text()), before_(text_.now_) { text_.now_ = lanes; }
+  ~Lanes() { text_.now_ = before_; }
+  Lanes(const Lanes&) = delete;
+  Lanes& operator=(const Lanes&) = delete;
 
  private:
   Text& text_;
@@ -109,19 +93,6 @@ class Together {
 };
 
 std::string lines_of(const std::set<std::string>& declarations);
-
-/// While it lives, vectors of the current text have so many lanes.
-class FewerLanes {
- public:
-  explicit FewerLanes(int lanes) : text_(text()), before_(text_.now_) { text_.now_ = lanes; }
-  ~FewerLanes() { text_.now_ = before_; }
-  FewerLanes(const FewerLanes&) = delete;
-  FewerLanes& operator=(const FewerLanes&) = delete;
-
- private:
-  Text& text_;
-  int before_;
-};
 
 /// "<16 x float>" of "float"; "float" where there is one lane.
 std::string vector_of(std::string_view scalar);

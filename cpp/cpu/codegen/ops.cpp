@@ -62,7 +62,7 @@ Value map_of(Op op, DType type, std::span<const Value> arguments) {
 /// While vectors are numbers unless `vector`.
 template <class F>
 Value as(bool vector, const F& f) {
-  const OneLane numbers(!vector);
+  const Lanes width(vector ? text().lanes() : 1);
   Value result = f();
   result.vector = vector;
   return result;
@@ -191,13 +191,13 @@ std::vector<Value> apply(Op op, DType type, std::span<const std::vector<Value>> 
   const auto together = [&]<class T>(T, const std::vector<Value>& x) {
     std::vector<std::string> names;
     for (const Value& v : x) names.push_back(broadcast(v).name);
-    const Together wide(static_cast<int>(registers));
+    const Lanes wide(text().lanes() * static_cast<int>(registers));
     return Value{join_registers<T>(std::move(names), lanes).v, x[0].type};
   };
   std::vector<Value> all, results;
   for (const std::vector<Value>& x : arguments)
     all.push_back(with_compute_type(x[0].type, [&](auto t) { return together(t, x); }));
-  const Together wide(static_cast<int>(registers));
+  const Lanes wide(text().lanes() * static_cast<int>(registers));
   const Value y = apply(op, type, all);
   for (std::size_t j = 0; j < registers; ++j)
     results.push_back(

@@ -139,7 +139,7 @@ class PiecesText {
   }
   /// Of a reduction, as finish() has left it.
   Value result(int step) const {
-    const OneLane row;
+    const Lanes row(1);
     const DType type = compute_dtype(form_.kernel.steps[static_cast<std::size_t>(step)].dtype);
     return {take(compute_type(type), result_at(step)), type, false};
   }
@@ -200,14 +200,14 @@ class PiecesText {
 
   Number count() const { return runs_ * length_; }
   static Value finished(const RowReduction& r, const std::string& accumulator, const Number& count) {
-    const OneLane row;
+    const Lanes row(1);
     return r.finished(accumulator, count);
   }
   void finish(const RowReduction& r, const std::string& accumulator) {
     finish(r.step(), finished(r, accumulator, count()));
   }
   std::string combined(const RowReduction& r) const {
-    const OneLane row;
+    const Lanes row(1);
     Carry all = {{r.lane(), r.identity()}};
     for_each(0, pieces(), 1, all, [&](const Number& piece) {
       all[0].name = r.combine(all[0].name, take(r.lane(), partial(r.step(), piece)));
@@ -222,7 +222,7 @@ class PiecesText {
     const RowReduction first(form_, pair.first);
     const std::string total = wide_number(elements_.number(pair.first));
     const bool is_centred = pair.kind == Pair::Kind::kCentred;
-    const OneLane row;
+    const Lanes row(1);
     return sum_over_pieces([&](const Number& piece) {
       const Number n = span_of(piece).count();
       const std::string accumulator = take(first.lane(), partial(pair.first, piece));
@@ -238,7 +238,7 @@ class PiecesText {
     finish(m.squares(), squares);
   }
   std::pair<Value, Value> merged(const RowMoments& m) const {
-    const OneLane row;
+    const Lanes row(1);
     const std::string sum = sum_over_pieces([&](const Number& piece) {
       return emit("fmul double " + take("double", partial(m.mean(), piece)) + ", " + double_of(span_of(piece).count()));
     });

@@ -206,7 +206,7 @@ std::string RowReduction::accumulator(const Carry& carry) const {
 
 Value RowReduction::finish(const Carry& carry, const Number& count) const {
   const std::string all = accumulator(carry);
-  const OneLane row;
+  const Lanes row(1);
   return finished(all, count);
 }
 

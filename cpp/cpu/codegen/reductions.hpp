@@ -19,7 +19,7 @@ class Reduction {
   const std::string& lane() const { return lane_; }
   const std::string& identity() const { return identity_; }
 
-  // In vectors or, while OneLane lives, of a number:
+  // In vectors or, while there is one lane, of a number:
   std::string combine(const std::string& a, const std::string& b) const;
   /// Values of the step, from so many elements each.
   Value finished(std::string accumulator, const Number& count) const;

@@ -112,7 +112,7 @@ class RowsText {
       taken[0].name = r.accumulator_of(elements_.value(p.value, 0));
     });
     const auto finished = [&] {
-      const OneLane row;
+      const Lanes row(1);
       return r.finished(taken[0].name, row_.count());
     };
     elements_.set_number(r.step(), finished());

@@ -110,7 +110,7 @@ std::vector<Value> elements_taken(const Form& form, const Addresses& at, const S
 }  // namespace
 
 Number offset_in_table(const Form& form, const Addresses& at, int table, const Value& index) {
-  const OneLane row;
+  const Lanes row(1);
   const Found f = found(form, at, table, index);
   when({f.is_there}, [] {}, [&] { report(at, table, f.index); });
   return Number(chosen(f.is_there, f.position, "0")) * at.integer(form.step(table));
