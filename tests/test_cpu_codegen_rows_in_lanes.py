@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import kfusion as kf
 from graph_runs import draw, wide
 from kinds import ALL_DTYPES, DTYPES
 from layouts import laid_out
+from loops_by import generated_all as of_functions
 from test_cpu_codegen import assert_close, assert_same_bits, generated, pytestmark  # noqa: F401
 
 COLUMNS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 63)  # around squares
@@ -87,3 +89,14 @@ def test_threads_and_large_results(threads, isa, rng):
     for other in results[1:]:
         for a, b in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("cols", [2, 4, 8, 33])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64"])
+def test_rows_of_tables(dtype, cols, isa, rng):
+    """An index for each row: the elements of a table lie where they are, whatever changes places beside them."""
+    x, y = draw(rng, dtype, (6, 9, cols)), draw(rng, dtype, (40, 9, cols))
+    i = rng.integers(-6, 6, 40).astype(np.int32)
+    got = of_functions(lambda x, y, i: (kf.take(x, i, 0).max(axis=2), (kf.take(x, i, 0) + y).max(axis=2)), x, y, i)
+    np.testing.assert_array_equal(got[0], x[i].max(2))
+    np.testing.assert_array_equal(got[1], (x[i] + y).max(2))

@@ -90,6 +90,9 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
     stores.push_back(place(s.to, static_cast<int>(item_bytes(s.to.dtype)), array++, true));
     stores.back().summed = s.parts > 0;
   }
+  if (across)  // no tables: their elements are taken one by one, from where they lie
+    for (auto* places : {&loads, &stores})
+      for (Place& p : *places) transpose(p);
   positions_ = constants_;
   constants_ += 2 * static_cast<int>(tables.size()) + 1;
   registers = registers_at_once(k, t);
@@ -144,7 +147,6 @@ Place Form::place(const Operand& o, int item, int array, bool stored) {
             : p.by_rows                      ? Reach::kOfRow
                                              : Reach::kOnce;
   if (joins_rows) join(p, s);
-  if (across) transpose(p);
   return p;
 }
 
