@@ -92,7 +92,7 @@ class LoopsCase:
 
 
 def _sample_us(run: Callable[[], Any], *, flush: bool) -> float:
-    """Of one thread its CPU time, which other processes change least; of several wall time."""
+    """One thread's CPU time, which other processes change least; wall time of several threads."""
     now = time.thread_time_ns if kf.get_num_threads() == 1 else time.perf_counter_ns
 
     def calls_us(calls: int) -> float:

@@ -18,7 +18,7 @@ class Addresses {
   void next_row() { next(rows_, rows_.end - 1); }
   /// Names what row() and first_number() give, until the next row.
   void begin_row();
-  /// The same for the runs of the row that is begun.
+  /// Do so for the runs of the row that is begun.
   void go_to_run(const Number& run) { go_to(runs_, first_, run); }
   void next_run() { next(runs_, runs_.end - 1); }
   void begin_run() { begin(runs_, row_); }

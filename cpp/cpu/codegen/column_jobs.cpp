@@ -119,7 +119,7 @@ void ColumnJobs::run_parts(const Task& task, int threads) const {
       }
 }
 
-/// Of all rows.
+/// One call takes all rows.
 ColumnCall ColumnJobs::told(std::int64_t first_phase, std::int64_t last_phase) const {
   return {first_phase, last_phase, 0,           rows_,       rows_at_once_,
           first_part_, parts_,     first_part_, part_bytes_, array_bytes_};

@@ -25,10 +25,10 @@ struct ColumnPlan {
   std::vector<int> reductions;   ///< steps, each of which has an array of accumulators
 };
 
-/// Of any lane: so that columns lie alike in all arrays.
+/// A lane has so many bytes: columns lie alike in all arrays.
 inline constexpr std::int64_t kLaneBytes = 8;
 
-/// Of a call that takes blocks of so many columns in so many parts of the rows; of tiles, for so many rows.
+/// What a call needs that takes blocks of so many columns in so many parts of the rows; tiles need it for so many rows.
 struct ColumnScratch {
   ColumnScratch(const Form& form, const ColumnPlan& plan, std::int64_t columns, std::int64_t parts, std::int64_t rows);
 

@@ -51,7 +51,7 @@ struct Place {
   bool by_runs = false;  ///< and in each run of a row
   bool summed = false;   ///< sums of parts of the rows (Store::parts): elements are added to them
   bool is_table = false;
-  /// Of short rows (Form::joins_rows), along which it lies otherwise than from row to row: `reach` is that of a copy.
+  /// It lies along short rows (Form::joins_rows) otherwise than from row to row: `reach` is that of a copy.
   bool staged = false;
   Reach along = Reach::kDense;  ///< of what is copied, along a row
   bool repeats = false;         ///< it is the same in all rows of a block
@@ -103,7 +103,7 @@ class Form {
   int extent(int axis) const { return axis; }
   int offset(const Place& p) const { return p.first_integer; }
   int stride(const Place& p, int axis) const { return p.first_integer + 1 + axis; }
-  /// Of a table: the positions that there are, and the bytes from one to the next.
+  /// A table has so many positions, and so many bytes from one to the next.
   int positions(int table) const { return positions_ + 2 * table; }
   int step(int table) const { return positions(table) + 1; }
   /// Short rows that are joined at a time.
@@ -117,7 +117,7 @@ class Form {
   /// Distinct elements of an operand.
   std::int64_t elements(const Place& p) const;
   std::int64_t cols() const { return joins_rows ? extents_.back() * extents_[extents_.size() - 2] : extents_.back(); }
-  /// Of a row, that one call takes.
+  /// What one call takes of a row.
   std::int64_t piece() const;
   /// Registers that a short row fills, the last one in part.
   int registers_of_row() const;

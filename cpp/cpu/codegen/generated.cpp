@@ -146,7 +146,7 @@ class GeneratedKernel::Program {
           kManyParts);
     ir::share_rows(rows, cols, piece(), threads, part);
   }
-  /// Of a row, that one call takes: only of maps less than all of it.
+  /// What one call takes of a row: only of maps less than all of it.
   std::int64_t piece() const { return kernel.kind == Pattern::kPointwise ? cached_.form().piece() : cols; }
 
   const Kernel kernel;

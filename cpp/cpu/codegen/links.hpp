@@ -127,7 +127,7 @@ class LinksBy {
         run(calls_.size() - (of_.chain_.is_whole ? 1 : 0), row, b, std::min(end, b + of_.chunk_));
       }
     }
-    /// Of a kernel of rows: all of it, run after run.
+    /// A kernel of rows takes all of it, run after run.
     void row(std::int64_t row) {
       const Program &map = *of_.programs_[0], &last = *of_.programs_.back();
       const std::int64_t runs = of_.kernel.cols() / map.cols;

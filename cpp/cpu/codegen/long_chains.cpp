@@ -10,7 +10,7 @@
 namespace kfusion::cpu::ir {
 namespace {
 
-/// Of all elements, in an order in which arrays tend to lie.
+/// Lie in memory for all elements, in an order in which arrays tend to lie.
 Extents all_axes(const Kernel& k, const Extents& kept, const Extents& reduced) {
   const bool columns = k.kind == Pattern::kColumns;
   Extents all = columns ? reduced : kept;

@@ -15,7 +15,7 @@ struct Link {
 
 struct Chain {
   std::vector<Link> links;
-  /// Of a value each: of some elements of a row of a map, or of all elements of another row.
+  /// Each holds a value: of some elements of a row of a map, or of all elements of another row.
   int slots = 0;
   /// Kernels that take no whole rows: slots of all elements, from `slots` on, which the last link reads when the others
   /// have gone through the whole domain.

@@ -46,7 +46,7 @@ class MapText {
       });
     form_.joins_rows ? blocks(begin, end) : span(begin, end);
   }
-  /// Of short rows.
+  /// Takes short rows.
   void blocks(const Number& begin, const Number& end) {
     const Number cols = at_.integer(form_.extent(form_.axes - 1)), block = at_.integer(form_.block());
     const Number last = quotient(end, cols);

@@ -15,7 +15,7 @@ class Merge {
  public:
   Merge(Pair::Kind kind, std::string own, std::string total) : kind_(kind), own_(own), total_(total) {}
 
-  /// Of `n` values of that mean.
+  /// A value of a piece, put right for the row; the piece has `n` elements of that mean.
   std::string moved(const std::string& value, const std::string& mean, const std::string& n) const {
     const std::string same = emit("fcmp oeq double " + own_ + ", " + total_);
     std::string other = kind_ == Pair::Kind::kCentred ? recentred(value, mean, n) : rescaled(value);
@@ -137,7 +137,7 @@ class PiecesText {
   static std::string take(const std::string& type, const Pointer& from) {
     return emit("load " + type + ", ptr " + from.name + ", align 8");
   }
-  /// Of a reduction, as finish() has left it.
+  /// The value of a reduction, as finish() has left it.
   Value result(int step) const {
     const Lanes row(1);
     const DType type = compute_dtype(form_.kernel.steps[static_cast<std::size_t>(step)].dtype);
@@ -216,7 +216,7 @@ class PiecesText {
   }
   static std::string double_of(const Number& n) { return emit("sitofp i64 " + n.name() + " to double"); }
 
-  /// Of the second of a pair, whose first is known.
+  /// Takes the second of a pair, whose first is known.
   std::string merged(const RowReduction& r) const {
     const Pair& pair = *std::ranges::find(form_.kernel.pairs, r.step(), &Pair::second);
     const RowReduction first(form_, pair.first);

@@ -22,7 +22,7 @@ inline int operations_of(const Kernel& k) {
   return n;
 }
 
-/// Of a link that such a chain is cut into: few enough to be written for several registers in turn.
+/// A link that such a chain is cut into has few enough to be written for several registers in turn.
 inline constexpr int kLinkOperations = 100;
 /// Elements of a row that go through all links before the next ones, where their values stay in the cache.
 inline constexpr std::int64_t kLinkElements = 1024, kLinkBytes = 1 << 18;
@@ -69,7 +69,7 @@ inline constexpr int kFloatSums = 8;
 inline constexpr int kSearchedChunks = 2;
 /// Longer ones leave the second-level cache between two sweeps.
 inline constexpr std::int64_t kLongestRow = 65536;
-/// Of fewer rows threads share each, unless it is short.
+/// Where there are fewer rows, threads share each, unless it is short.
 inline constexpr std::int64_t kFewRows = 16;
 /// Elements of a row that is shared or long, that are reduced at a time.
 inline constexpr std::int64_t kRowPiece = 16384;

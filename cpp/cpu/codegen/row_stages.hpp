@@ -19,7 +19,7 @@ class RowStages {
 
   /// Before all rows, where no address has moved.
   void begin();
-  /// Of the row of blocks that addresses are at.
+  /// Begins the row of blocks that addresses are at.
   void begin_row();
   /// Copies what is read of short rows [first, first + rows); addresses are those of copies then.
   void load(const Number& first, const Number& rows);

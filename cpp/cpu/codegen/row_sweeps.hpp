@@ -9,7 +9,7 @@
 
 namespace kfusion::cpu::ir {
 
-/// Of each of these runs of a row the elements [begin, end).
+/// The elements [begin, end) of each of these runs of a row.
 struct Span {
   Number first_run = 0, last_run = 1, begin = 0, end = 0;
   Number runs() const { return last_run - first_run; }
@@ -30,7 +30,7 @@ class RowSweeps {
 
   /// Begins the reductions of `s` and takes up the elements; what they have then is in `carry`.
   void take(Sweep& s, const Span& span, Carry& carry, bool may_stream);
-  /// Of what take() left, where that can be told from the sums, else of the elements again.
+  /// Comes from what take() left, where that can be told from the sums, else from the elements again.
   RowMoments::Moments moments(const RowMoments& m, const Span& span, const Carry& carry);
   /// Sums of parts of the rows are those of none.
   void clear_sums(const Span& row);

@@ -110,7 +110,7 @@ class _Torchs:
         self._state, self._bytes = _state(tensor), _bytes(tensor)
 
     def change(self) -> Changed:
-        """Of what calls of torch write a trace knows: this was no such call."""
+        """A trace knows what calls of torch write: this was no such call."""
         return Changed(self.array, may_be_kept=True, as_argument=False)
 
     def is_other(self) -> bool:
