@@ -79,7 +79,7 @@ WHOLE = [(300, 70), (4, 9000), (3, 100_000), (90_000,), (500, 7), (40, 6, 50)]
 
 @pytest.mark.parametrize("axes", [(0,), (-1,), None], ids=str)
 def test_reductions_that_take_no_whole_rows(axes, threads, isa, rng):
-    """Of columns, of long and few rows, of short ones and of everything."""
+    """Columns, long and few rows, short ones and everything."""
     shape = WHOLE[rng.integers(len(WHOLE))]
     x, y = rng.uniform(-4, 4, (2, *shape)).astype(np.float32)
     f = kf.fuse(lambda x, y: (chain(x, y).max(axes), chain(x, y).sum(axes)))

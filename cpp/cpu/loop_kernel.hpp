@@ -32,12 +32,12 @@ class LoopKernel {
   void run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const {
     std::visit([&](const auto& k) { k.run(loads, stores, parameters); }, kernel_);
   }
-  /// The same on the caller's thread alone, for a kernel without tables that is a part of a larger job. `stream`: its
+  /// Does so on the caller's thread alone, for a kernel without tables that is a part of a larger job. `stream`: its
   /// stores go past the caches.
   void run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters, bool stream) const {
     std::visit([&](const auto& k) { k.run_part(loads, stores, parameters, stream); }, kernel_);
   }
-  /// Of an elementwise kernel of dense arrays, the elements [begin, end) on the caller's thread alone.
+  /// Takes the elements [begin, end) of an elementwise kernel of dense arrays, on the caller's thread alone.
   void run_range(const std::byte* const* loads, std::byte* const* stores, const double* parameters, std::int64_t begin,
                  std::int64_t end) const {
     std::visit([&](const auto& k) { k.run_range(loads, stores, parameters, begin, end); }, kernel_);

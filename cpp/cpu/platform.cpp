@@ -48,7 +48,7 @@ std::size_t usable_memory() {
 
 namespace {
 
-/// Of a level; `unknown` where the system does not say.
+/// Bytes of a level's cache; `unknown` where the system does not say.
 std::size_t cache_of_level(int level, [[maybe_unused]] int by_sysconf, std::size_t unknown) {
 #if defined(__linux__)
   // sysconf gives the sum over a socket's caches on some CPUs: twelve times what a core sees.

@@ -23,7 +23,7 @@ class Watched {
   bool unchanged() const;
 
   using Digest = std::array<std::uint64_t, 4>;
-  /// Of the shape and the elements of an array of NumPy's.
+  /// Digest of the shape and the elements of an array of NumPy's.
   static Digest digest(const py::handle& array);
   /// For Python's collector of cycles.
   PyObject* held() const { return array_.ptr(); }

@@ -13,7 +13,6 @@ namespace kfusion::cpu::ir {
 namespace {
 
 bool rows_lie_alike(const Form& form) {
-  constexpr std::int64_t kLine = 64;
   return std::ranges::all_of(form.stores, [&](const Place& p) {
     if (p.transposed) return false;
     if (!p.by_runs || p.reach != Reach::kDense) return true;

@@ -128,7 +128,6 @@ void ColumnRows::row_of_columns(int sweep, const Part& part, Carry& carry, bool 
 
 /// Rows of the next turn: those that lie a power of two apart share few lines of the first cache.
 void ColumnRows::fetch_ahead(const Part& part) {
-  constexpr std::int64_t kLine = 64;
   for (const Moving& m : moving_) {
     const Place& p = *m.place;
     if (p.stored || p.is_iota() || p.is_table || p.reach != Reach::kDense) continue;

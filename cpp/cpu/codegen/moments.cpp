@@ -74,7 +74,7 @@ void RowMoments::end_chunk(Carry& carry) const {
   carry.resize(chunk_);
 }
 
-/// Of u = x - the first lane's pivot, of which lanes have their own, both sums go over the lanes beside one another.
+/// Both sums of u = x - the first lane's pivot (lanes have pivots of their own) go over the lanes beside one another.
 RowMoments::Moments RowMoments::finish(const Carry& carry, const Number& runs, const Number& length) const {
   const auto number = [](const char* op, const std::string& a, const std::string& b) {
     return emit(std::string(op) + " double " + a + ", " + b);

@@ -58,7 +58,10 @@ inline bool may_stream(const Kernel& k, const TargetFacts& t) {
 /// Elements of a row that one call takes, so that threads share long rows.
 inline constexpr std::int64_t kPiece = 4096;
 
-/// Rows so short leave registers half empty: the compiled executor takes elements of several rows at once.
+/// Bytes of a line of the caches.
+inline constexpr std::int64_t kLine = 64;
+
+/// Rows so short leave registers half empty: elements of several rows are taken at once.
 inline constexpr std::int64_t kShortestRow = 32;
 
 /// Rows that are reduced: the end of each takes as long as some registers of elements.

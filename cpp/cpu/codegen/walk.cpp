@@ -1,5 +1,7 @@
 #include "cpu/codegen/walk.hpp"
 
+#include "cpu/codegen/policy.hpp"
+
 namespace kfusion::cpu::ir {
 namespace {
 
@@ -20,7 +22,6 @@ void walk_masked(const Form& form, const Number& begin, const Number& end, Carry
 
 Number first_aligned(const std::vector<const Place*>& stores, const Addresses& at, const Number& begin,
                      const Number& end) {
-  constexpr std::int64_t kLine = 64;
   Number first = begin;
   std::optional<Condition> all;
   for (const Place* p : stores) {
