@@ -3,6 +3,7 @@ holds what it is to hold."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,7 @@ from programs.checks import H200, Runner, check_gain, check_groups, poisoned
 from programs.drawing import CALL_PROFILES, GRAD_PROFILES, PROFILES, Seeded, draw_program
 from programs.forms import Form
 from programs.program import Program, Step
+from programs.torch_programs import TorchProgram
 from programs.values import Value
 from random_programs import Checked, check_programs, program_of, shrunk
 
@@ -112,8 +114,6 @@ def test_a_gradient_that_is_wrong(monkeypatch):
 def test_an_attention_that_is_wrong(monkeypatch):
     """By more than torch's own is, some times; gradients, too."""
     pytest.importorskip("torch")
-    from programs.torch_programs import TorchProgram
-
     x = np.linspace(-1, 1, 24, dtype=np.float32).reshape(2, 3, 4)
     steps = [Step("turned", (0,)), Step("matmul", (0, 1)), Step("softmax", (2,)), Step("matmul", (3, 0))]
     program = TorchProgram([x], steps, [4])
@@ -155,10 +155,12 @@ def test_programs_on_a_gpu(seed, profile):
 
 
 class Losing(Runner):
-    """Programs 2, 4 and 6 leave the process without a device, 4 in eager mode, too, and 6 only behind others."""
+    """Programs 2, 4, 5, 7 and 8 leave the process without a device: 7 only behind others; 4, 5 and 8 in eager mode,
+    too, where 5 ends its process, and 8 is wrong beside the CPU's error."""
 
-    numbers = range(8)
+    numbers = range(9)
     profile = "elementwise"
+    eager_device = "cuda"
     lost = False
     checked = 0
 
@@ -173,12 +175,18 @@ class Losing(Runner):
         return Losing.lost
 
     def runs_eagerly(self, program):
-        Losing.lost = self.sources.index(program.source()) == 4
+        number = self.sources.index(program.source())
+        if number == 5:
+            os._exit(1)
+        Losing.lost = number in (4, 8)
         return not Losing.lost
 
     def check(self, program, *, thorough=False):
         number = self.sources.index(program.source())
-        Losing.lost = Losing.lost or number in (2, 4) or (number == 6 and Losing.checked > 0)
+        if self.eager_device == "cpu":
+            assert number in (4, 5), "fused: 0 is wrong"
+            return
+        Losing.lost = Losing.lost or number in (2, 4, 5, 8) or (number == 7 and Losing.checked > 0)
         Losing.checked += 1
         if Losing.lost and number != 4:  # whose error comes later
             raise RuntimeError("CUDA error: misaligned address")
@@ -189,13 +197,46 @@ class Losing(Runner):
 def test_programs_that_end_all_use_of_a_gpu():
     """The program is run alone, torch's functions first; those behind it run in new processes, and are right."""
     checked = apart.in_new_process(check_programs, "cpu", 1, Losing.numbers, Losing.profile, Losing)
-    assert checked.profiles.total() == 8
-    assert checked.unfit == 1
+    assert checked.profiles.total() == 9
+    assert checked.alone == 3
     assert {f.number: f.message for f in checked.failures} == {
         1: "AssertionError: wrong",
         2: "RuntimeError: CUDA error: misaligned address",
-        6: "RuntimeError: CUDA error: misaligned address; alone in a process it is right",
+        7: "RuntimeError: CUDA error: misaligned address; alone in a process it is right",
+        8: "AssertionError: fused: 0 is wrong",
     }
+
+
+TANH = TorchProgram([np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)], [Step("tanh", (0,))], [1])
+
+
+def test_torch_s_own_runs_with_and_without_gradients(monkeypatch):
+    """Each may be what fails, and the second runs where the first one does."""
+    pytest.importorskip("torch")
+    from programs import against_torch
+
+    def failing(name):
+        def run(*_):
+            calls.append(name)
+            raise RuntimeError(name)
+
+        return run
+
+    calls = []
+    for name in ("results", "gradients"):
+        monkeypatch.setattr(against_torch, name, failing(name))
+    against_torch.run_eagerly(TANH, "cpu")
+    assert calls == ["results", "gradients"]
+
+
+def test_torch_s_error_on_another_device():
+    """Nothing of torch's own is run on "meta", where no value could be compared."""
+    torch = pytest.importorskip("torch")
+    from programs.against_torch import Beside, results
+
+    beside = Beside(TANH, "meta", "cpu", results)
+    assert {t.device.type for t in beside.tensors} == {"meta"}
+    beside.require("same", results(TANH.function(), [torch.from_numpy(x) for x in TANH.inputs]))
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda p: p.name)

@@ -62,13 +62,13 @@ class Checked:
     failures: list[Failure] = field(default_factory=list)
     profiles: Counter[str] = field(default_factory=Counter)
     operations: Counter[str] = field(default_factory=Counter)
-    unfit: int = 0  # programs that torch itself cannot run
+    alone: int = 0  # programs that torch itself cannot run there, held to its error on the CPU
 
     def add(self, other: Checked) -> None:
         self.failures += other.failures
         self.profiles += other.profiles
         self.operations += other.operations
-        self.unfit += other.unfit
+        self.alone += other.alone
 
 
 def without_numbers(message: str) -> str:
@@ -195,29 +195,39 @@ def _checked_alone(
     backend: str, seed: int, number: int, profile: str | None, make: Make, error: Exception | None
 ) -> Checked:
     """What is to be said of a program after which its process could run nothing more."""
+    asked = backend, seed, number, profile, make
     try:
-        message, is_unfit = apart.in_new_process(_alone, backend, seed, number, profile, make)
+        is_torchs = not apart.in_new_process(_runs_eagerly, *asked)
     except BrokenExecutor:
-        message, is_unfit = "its process died", False
-    if is_unfit:
-        return Checked(unfit=1)
+        is_torchs = True
+    try:
+        message = apart.in_new_process(_alone, *asked, is_torchs)
+    except BrokenExecutor:
+        message = "its process died"
+    if is_torchs and not message:
+        return Checked(alone=1)
     runner = Runner()  # which draws the same program
     name, program = program_of(runner, backend, seed, number, profile)
     seen = message_of(error) if error is not None else "its process can run nothing more"
     message = message or f"{seen}; alone in a process it is right"
-    return Checked([Failure(number, name, message, program, runner.script(program))])
+    return Checked([Failure(number, name, message, program, runner.script(program))], alone=int(is_torchs))
 
 
-def _alone(backend: str, seed: int, number: int, profile: str | None, make: Make) -> tuple[str, bool]:
-    """What is wrong with a program in a process of its own, and whether torch alone fails."""
+def _runs_eagerly(backend: str, seed: int, number: int, profile: str | None, make: Make) -> bool:
+    runner = make()
+    return runner.runs_eagerly(program_of(runner, backend, seed, number, profile)[1])
+
+
+def _alone(backend: str, seed: int, number: int, profile: str | None, make: Make, is_torchs: bool) -> str:
+    """What is wrong with a program in a process of its own; without torch's own there, where that is what fails."""
     with threads(1):
         runner = make()
+        if is_torchs:
+            runner.eager_device = "cpu"
         _, program = program_of(runner, backend, seed, number, profile)
-        if not runner.runs_eagerly(program):
-            return "", True
         error = error_of(runner.check, program, thorough=number % THOROUGH == 0)
         lost = "its process can run nothing more" if runner.is_lost() else ""
-        return message_of(error) if error is not None else lost, False
+        return message_of(error) if error is not None else lost
 
 
 def arguments() -> argparse.Namespace:
@@ -268,7 +278,7 @@ def write(args: argparse.Namespace, facts: Mapping[str, Any], checked: Checked, 
     failed = [{"number": f.number, "profile": f.profile, "message": f.message} for f in checked.failures]
     counts = {"backend": args.backend, "seed": args.seed, "programs": checked.profiles.total(), "failed": failed}
     some = {"profiles": dict(checked.profiles.most_common()), "operations": dict(checked.operations.most_common())}
-    plain = {**facts, **counts, "unfit": checked.unfit, "seconds": round(seconds), "processes": args.jobs, **some}
+    plain = {**facts, **counts, "alone": checked.alone, "seconds": round(seconds), "processes": args.jobs, **some}
     written = args.json.with_name(args.json.name + ".part")
     written.write_text(json.dumps(plain, indent=1) + "\n")
     written.replace(args.json)
@@ -309,7 +319,7 @@ def main() -> int:
             write(args, facts, checked, seconds)
     done = checked.profiles.total()
     print(f"{done} programs in {seconds:.0f} s ({done / seconds:.0f} a second), {kinds.total()} failed")
-    print(f"{checked.unfit} unfit: torch alone cannot run them") if checked.unfit else None
+    print(f"{checked.alone} held to torch's error on the CPU, as it cannot run them here") if checked.alone else None
     for kind, count in kinds.most_common():
         print(f"{count:6}  {kind}")
     return 1 if kinds else 0

@@ -65,16 +65,19 @@ def _rounded_once_more(t: torch.Tensor, spacing: float) -> torch.Tensor:
 
 
 class Beside:
-    """What results (and gradients) must be, and by how much they may miss it: some times torch's own error, or what
-    they move by where inputs are rounded once more."""
+    """What results (and gradients) must be, and by how much they may miss it: some times the error of torch's own on
+    `eager_device`, or what they move by where inputs are rounded once more."""
 
-    def __init__(self, program: TorchProgram, device: str, of: Callable[..., list[torch.Tensor]]) -> None:
+    def __init__(
+        self, program: TorchProgram, device: str, eager_device: str, of: Callable[..., list[torch.Tensor]]
+    ) -> None:
         self.tensors = [tensor(x, device) for x in program.inputs]
-        wide = [t.cpu().double() if t.is_floating_point() else t.cpu() for t in self.tensors]
+        given = self.tensors if device == eager_device else [tensor(x, eager_device) for x in program.inputs]
+        wide = [t.cpu().double() if t.is_floating_point() else t.cpu() for t in given]
         spacing = max(SPACING[d] for d in program.dtypes)
         try:
             self.exact = of(program.function(WIDE), wide)
-            self.eager = of(program.function(), self.tensors)
+            self.eager = of(program.function(), given)
             near = of(program.function(WIDE), [_rounded_once_more(t, spacing) for t in wide])
         except Exception as e:  # a smaller program that makes no sense
             raise Unfit from e
@@ -97,7 +100,7 @@ class Beside:
 def says_something(program: TorchProgram) -> bool:
     """Whether results and gradients are finite."""
     try:
-        Beside(program, "cpu", gradients)
+        Beside(program, "cpu", "cpu", gradients)
     except Unfit:
         return False
     return True
@@ -105,18 +108,19 @@ def says_something(program: TorchProgram) -> bool:
 
 def run_eagerly(program: TorchProgram, device: str) -> None:
     """Only torch's own functions, whose errors are torch's."""
-    with contextlib.suppress(Exception):
-        gradients(program.function(), [tensor(x, device) for x in program.inputs])
+    for of in (results, gradients):  # where nothing wants gradients, other kernels may run
+        with contextlib.suppress(Exception):
+            of(program.function(), [tensor(x, device) for x in program.inputs])
 
 
-def check(program: TorchProgram, device: str, *, thorough: bool) -> None:
+def check(program: TorchProgram, device: str, eager_device: str, *, thorough: bool) -> None:
     """Results as users get them, by every kernel that there is, and apart; gradients; plans, and their text."""
-    plain, own = Beside(program, device, results), program.function()
+    plain, own = Beside(program, device, eager_device, results), program.function()
     fused = kf.fuse(own)
     plain.require("fused", results(fused, plain.tensors))
     plain.require("by bytes", results(kf.FusedFunction(own, FORCED), plain.tensors))
     if not program.jumps:
-        differentiated = Beside(program, device, gradients)
+        differentiated = Beside(program, device, eager_device, gradients)
         differentiated.require("gradients", gradients(fused, differentiated.tensors))
     graph = kf.trace(own, *plain.tensors)
     check_plan(graph, H200, {})

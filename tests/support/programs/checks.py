@@ -158,6 +158,7 @@ class Runner:
     """Runs programs on the CPU."""
 
     torch_device = "cpu"
+    eager_device = "cpu"  # where torch's own error is measured
 
     def __init__(self) -> None:
         self.device = running.device("cpu").to_dict()
@@ -205,7 +206,7 @@ class Runner:
     def check(self, program: Program, *, thorough: bool = False) -> None:
         """Asserts all that must hold. `thorough`: with what takes longer."""
         if isinstance(program, TorchProgram):
-            _against_torch().check(program, self.torch_device, thorough=thorough)
+            _against_torch().check(program, self.torch_device, self.eager_device, thorough=thorough)
             return
         values = self.values(program)
         inputs, before = [self.make(x) for x in program.inputs], [x.tobytes() for x in program.inputs]
@@ -243,7 +244,7 @@ class Runner:
 class GpuRunner(Runner):
     """Runs programs on a GPU."""
 
-    torch_device = "cuda"
+    torch_device = eager_device = "cuda"
 
     def __init__(self) -> None:
         self.device = running.device("cuda:0").to_dict()
