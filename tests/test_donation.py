@@ -303,8 +303,9 @@ def on_gpu(width: int, rows: int) -> tuple[Any, Any, Any]:
     return module, kf.fuse(module), torch.randn(rows, width, device="cuda", requires_grad=True)
 
 
+@pytest.mark.cuda
 @needs_gpu
-@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS", "ignore:The AccumulateGrad node")
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node")
 class TestOnGpu:
     def test_memory_goes_as_it_is_read(self, donated: list[tuple[int, ...]]) -> None:
         module, fused, x = on_gpu(512, 8192)
