@@ -123,6 +123,8 @@ def test_an_error_that_the_function_handles():
         g = kf.fuse(f)
         for a in values:
             assert_same(g(X, a), f(X, a))
+            out = np.empty((4, 2))[::-1, 0]
+            np.testing.assert_array_equal(g(X, a, out=out), f(X, a))
 
 
 def test_a_complex_result():
@@ -311,3 +313,142 @@ def test_a_number_that_is_returned():
         assert (twice, m, type(twice), type(m)) == (a * 2, n, float, int)
         assert_same(y, X * a)
     assert counted.traces == 2
+
+
+# ---- comparisons: of each answer, not of each value ----
+
+
+def halvings(x, n):
+    while n > 1:
+        x, n = x * 0.5 + n, n // 2
+    return x
+
+
+COMPARISONS = {
+    "one": (lambda x, n: x * n if n > 20 else x - n, 2),
+    "reflected": (lambda x, n: x * n if 20 < n else x - n, 2),  # noqa: SIM300
+    "equality": (lambda x, n: x + 1 if n == 17 else x * n, 2),
+    "others": (lambda x, n: (x + n if n != 9 else x) * (2 if n <= 30 else n), 3),
+    "truth": (lambda x, n: x * 2 if n % 3 else x / n, 2),
+    "a chain": (lambda x, n: x + n if 10 <= n < 20 else x - n, 3),
+    "and": (lambda x, n: x + n if n % 2 == 0 and n > 8 else x - n, 3),
+    "computed": (lambda x, n: x * n if n * 0.5 + 1 > n / 3 + 4.5 else x, 2),
+    "min": (lambda x, n: x * min(n, 11) + max(n - 7, 3), 3),
+    "NumPy": (lambda x, n: x * n if np.greater(n, 20) else x - n, 2),
+    "a loop": (halvings, 6),
+}
+
+
+@pytest.mark.parametrize("kind", [int, float, np.float32])
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_answers_of_comparisons(name, kind, rng):
+    f, most = COMPARISONS[name]
+    g, counted = fused(f)
+    for n in [*rng.permutation(np.arange(1, 40)), *range(1, 40)]:
+        assert_same(g(X, kind(n)), f(X, kind(n)))
+    assert counted.traces == g._cached() == most
+
+
+def test_comparisons_of_nan():
+    f = lambda x, a: x + 1 if a == a else x * 2 if a != 3 else x  # noqa: E731
+    g = kf.fuse(f)
+    for a in (1.0, math.nan, 3.0, math.nan):
+        assert_same(g(X, a), f(X, a))
+    assert g._cached() == 2
+
+
+def test_an_answer_and_a_value():
+    """What is compared may be looked at, too, before and behind that."""
+
+    def f(x, n, m, k):
+        y = x[:m] * k
+        y = y + n if n > m else y - n
+        return (y.sum(), n) if k < 3 else y[:m]
+
+    g = kf.fuse(f)
+    for n, m, k in np.ndindex(4, 3, 5):
+        got, want = g(X, n, m, k), f(X, n, m, k)
+        assert type(got) is type(want)
+        for a, b in zip((got, want)[0:1], (want,), strict=True):
+            np.testing.assert_array_equal(a[0] if k < 3 else a, b[0] if k < 3 else b)
+        assert k >= 3 or got[1] == n
+
+
+def test_answers_and_errors():
+    """An error of Python's is behind one answer only; numbers are taken as they are where it is raised."""
+    f = lambda x, n: x / (12 // (n - 5)) if n > 3 else x * n  # noqa: E731
+    g = kf.fuse(f)
+    for n in (1, 8, 5, 2, 9, 5, 7):
+        if n == 5:
+            assert raised(g, X, n) == raised(f, X, n)
+        else:
+            assert_same(g(X, n), f(X, n))
+
+
+def test_more_answers_than_are_followed():
+    def f(x, n):
+        for i in range(100):
+            x = x + 1 if n == i else x * 0.5
+        return x
+
+    g = kf.fuse(f)
+    for n in [*range(0, 100, 3), *range(0, 100, 3)]:
+        assert_same(g(X, n), f(X, n))
+
+
+def test_answers_where_results_are_written_through_another_array():
+    f = lambda x, n: x * n if n > 3 else x - n  # noqa: E731
+    g = kf.fuse(f)
+    for n in (1, 5, 2, 7, 3, 4, 1):
+        into = X.copy()
+        for out in (into, into[::-1]):
+            want = f(into, n)
+            assert g(into, n, out=out) is out
+            np.testing.assert_array_equal(out, want)
+
+
+def test_answers_for_arrays_of_other_sizes():
+    f = lambda x, n: x.sum(0) * n if n > 3 else x.mean(0) - n  # noqa: E731
+    g, counted = fused(f)
+    for rows in (3, 5, 7, 11, 4):
+        for n in (1, 5, 2, 7):
+            x = np.arange(rows * 4.0).reshape(rows, 4)
+            np.testing.assert_allclose(g(x, n), f(x, n), rtol=1e-15)
+    assert counted.traces == 4
+
+
+def test_a_counter_is_traced_for_each_answer():
+    class State:
+        def __init__(self):
+            self.n = 0
+
+    def f(x, state):
+        state.n += 1
+        return x * state.n if state.n > 2 else x - state.n
+
+    g = kf.fuse(f)
+    mine, theirs = State(), State()
+    for _ in range(12):
+        assert_same(g(X, mine), f(X, theirs))
+        assert mine.n == theirs.n
+    assert g._cached() == 3  # the first, before it is known that calls set an int, and one for each answer
+
+
+def test_answers_draw_once():
+    torch = pytest.importorskip("torch")
+    x = torch.ones(6)
+
+    def f(x, n):
+        y = torch.nn.functional.dropout(x, 0.5)
+        return y * n if n > 3 else y - n
+
+    def states(*numbers):
+        g = kf.fuse(f)
+        torch.manual_seed(0)
+        for n in numbers:
+            g(x, n)
+        out = torch.empty(12)[::2]
+        g(x, numbers[-1], out=out)
+        return torch.get_rng_state()
+
+    assert states(1, 5, 2, 7).equal(states(1, 1, 1, 1))

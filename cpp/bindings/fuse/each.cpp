@@ -197,25 +197,25 @@ void FusedCallable::with_entry(py::handle self, Call& call, const Given& given, 
   fill(s, given);
   if (s.traced()) throw TypeError(call.says("a function for each of many cannot be called inside a traced function"));
   if (s.has_plain()) throw TypeError(call.says("the arguments must be arrays, numbers and containers of them"));
-  with_ready(self, call, s, given, s.no_arrays(), [&](const Request&, const Ready& ready, const Inputs& inputs) {
-    with(*ready.entry, inputs, arrays_of(call, ready.entry->targets, inputs, s.memory()), ready.parameters);
+  with_ready(self, call, s, given, s.no_arrays(), [&](const Request&, Ready& ready, const Inputs& inputs) {
+    with(ready, inputs, arrays_of(call, ready.entry->targets, inputs, s.memory()));
   });
 }
 
 std::pair<bool, bool> FusedCallable::add_set(py::handle self, Call& call, const Given& given, EachCall& all) {
   std::pair<bool, bool> found;
-  with_entry(self, call, given,
-             [&](const Entry& entry, const Inputs& inputs, const Arrays& targets, const double* parameters) {
-               all.add(call, entry, inputs, targets, parameters);
-               found = {entry.each != nullptr, entry.gives_none};
-             });
+  with_entry(self, call, given, [&](Ready& ready, const Inputs& inputs, const Arrays& targets) {
+    const Entry& entry = *ready.entry;
+    all.add(call, entry, inputs, targets, entry.each ? ready.draw() : nullptr);
+    found = {entry.each != nullptr, entry.gives_none};
+  });
   return found;
 }
 
 py::object FusedCallable::written_of(py::handle self, Call& call, const Given& given) {
   py::object result;
-  with_entry(self, call, given, [&](const Entry& entry, const Inputs&, const Arrays& targets, const double*) {
-    result = returned(entry, {}, targets);
+  with_entry(self, call, given, [&](const Ready& ready, const Inputs&, const Arrays& targets) {
+    result = returned(*ready.entry, {}, targets);
   });
   return result;
 }

@@ -58,15 +58,22 @@ void FusedCallable::forget_what_was_planned_otherwise() {
 
 FusedCallable::Ready::Ready(FusedCallable& f, const Request& r, std::shared_ptr<const Entry> found, const Arrays& outs)
     : room(r.s.memory()) {
-  take(r, found ? std::move(found) : f.prepare(r, outs, true));
-  if (!inputs->unchanged()) return;
-  parameters = entry->scalars.evaluate(r.s, room);
-  if (parameters || entry->scalars.is_empty()) return;
-  by_values = true;
-  r.s.add_all_values();
-  found = f.table_.find(r.s);
-  take(r, found ? std::move(found) : f.prepare(r, outs, false));
-  if (inputs->unchanged()) parameters = entry->scalars.evaluate(r.s, room);  // what is left is of no number: seeds
+  bool by_values = false;
+  for (int answers = 0;;) {
+    take(r, found ? std::move(found) : f.prepare(r, outs, !by_values));
+    if (!inputs->unchanged()) return;
+    const Scalars::Evaluated evaluated = entry->scalars.evaluate(r.s, room);
+    parameters = evaluated.parameters;
+    if (evaluated.kind == Scalars::Evaluated::kAsTraced || by_values) return;  // there, what is left is of no number
+    by_values = evaluated.kind == Scalars::Evaluated::kOtherwise || ++answers > kMostAnswers;
+    by_values ? r.s.add_all_values() : r.s.add_other_answer(evaluated.number);
+    found = f.found_unchanged(r);
+  }
+}
+
+const double* FusedCallable::Ready::draw() {
+  if (parameters == room.data()) entry->scalars.draw(room);
+  return parameters;
 }
 
 void FusedCallable::Ready::take(const Request& r, std::shared_ptr<const Entry> taken) {
@@ -101,9 +108,8 @@ py::object FusedCallable::run_plain(py::handle self, Call& call, const Given& gi
   if (s.traced()) return {};
   if ((s.has_plain() && py::hasattr(self, "_taken_apart")) || (takes_apart_ && reads_ints_))
     return self.attr("_taken_apart")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()));
-  return with_ready(self, call, s, given, s.outs(), [this](const Request& r, const Ready& ready, const Inputs& inputs) {
-    return finish(r, ready, inputs);
-  });
+  return with_ready(self, call, s, given, s.outs(),
+                    [this](const Request& r, Ready& ready, const Inputs& inputs) { return finish(r, ready, inputs); });
 }
 
 std::pmr::vector<std::uint64_t> FusedCallable::environments_of(Signature& s) {
@@ -164,14 +170,14 @@ void FusedCallable::require_constants(const Call& call, const Entry& entry) {
       throw arrays::RequiresGrad(call.says("it names a tensor that requires grad"));
 }
 
-py::object FusedCallable::finish(const Request& r, const Ready& ready, const Inputs& inputs) {
+py::object FusedCallable::finish(const Request& r, Ready& ready, const Inputs& inputs) {
   if (r.call.has_stream_argument() && !(inputs.first() && memory_of(inputs.first()->view.place).has_streams))
     throw ValueError(r.call.says("stream applies to CUDA arrays, and the inputs are on the CPU"));
   if (r.given.out()) return finish_into(r, ready, inputs);
   const Entry& entry = *ready.entry;
   const Arrays targets = arrays_of(r.call, entry.targets, inputs, r.s.memory());
   const cpu::InPasses passes(in_passes_);
-  auto results = compute(r.call, entry, inputs, ready.parameters, {r.s.no_arrays(), targets}, r.s.memory());
+  auto results = compute(r.call, entry, inputs, ready.draw(), {r.s.no_arrays(), targets}, r.s.memory());
   return returned(entry, hand_out(results, inputs, r.s.memory()), targets);
 }
 
@@ -183,15 +189,15 @@ py::object FusedCallable::returned(const Entry& entry, Objects objects, const Ar
   return entry.fill(list);
 }
 
-py::object FusedCallable::finish_into(const Request& r, const Ready& ready, const Inputs& inputs) {
+py::object FusedCallable::finish_into(const Request& r, Ready& ready, const Inputs& inputs) {
   const Entry& entry = *ready.entry;
   const Arrays targets = arrays_of(r.call, entry.targets, inputs, r.s.memory());
   const auto& outs = r.s.outs();
   check_outs(r.call, entry, inputs, {outs, targets});
   if (can_write(*entry.compiled, inputs, outs))
-    compute(r.call, entry, inputs, ready.parameters, {outs, targets}, r.s.memory());
+    compute(r.call, entry, inputs, ready.draw(), {outs, targets}, r.s.memory());
   else
-    compute_and_copy(r, ready);
+    compute_and_copy(r);
   Objects objects(r.s.memory());
   for (const Array& out : outs) {
     out.framework->written(out.object);
@@ -200,18 +206,21 @@ py::object FusedCallable::finish_into(const Request& r, const Ready& ready, cons
   return returned(entry, std::move(objects), targets);
 }
 
-void FusedCallable::compute_and_copy(const Request& r, const Ready& ready) {
-  r.s.leave_outs();
+std::shared_ptr<const Entry> FusedCallable::found_unchanged(const Request& r) {
   auto found = table_.find(r.s);
-  if (found && !Inputs(r.call, *found, r.s).unchanged()) found = nullptr;
-  const auto plain = found ? std::move(found) : prepare(r, r.s.no_arrays(), !ready.by_values);
-  const Inputs inputs(r.call, *plain, r.s);
+  return found && Inputs(r.call, *found, r.s).unchanged() ? std::move(found) : nullptr;
+}
+
+void FusedCallable::compute_and_copy(const Request& r) {
+  r.s.leave_outs();
+  Ready ready(*this, r, found_unchanged(r), r.s.no_arrays());
+  const Inputs& inputs = *ready.inputs;
   if (!inputs.unchanged()) throw changing(r.call);
-  const Entry& entry = *plain;
+  const Entry& entry = *ready.entry;
   const Arrays targets = arrays_of(r.call, entry.targets, inputs, r.s.memory());
   const auto& outs = r.s.outs();
   check_outs(r.call, entry, inputs, {outs, targets});  // traced at another time, and what it reads may differ
-  const auto results = compute(r.call, entry, inputs, ready.parameters, {r.s.no_arrays(), targets}, r.s.memory());
+  const auto results = compute(r.call, entry, inputs, ready.draw(), {r.s.no_arrays(), targets}, r.s.memory());
   for (std::size_t i = 0; i < outs.size(); ++i) copy_into(r.call, entry.compiled->device, results[i].view, outs[i]);
 }
 

@@ -62,18 +62,21 @@ class FusedCallable {
 
   /// What a call runs, the arrays that it reads, and the parameters of its kernels.
   struct Ready {
-    /// `found`: the entry of the signature, if there is one. Where it cannot compute the parameters, there is another
-    /// for the very values of this call's numbers. Random numbers are drawn last, where `inputs` are unchanged: what
-    /// fails before that, or is looked for again, draws none.
+    /// `found`: the entry of the signature, if there is one. Where a comparison of this call's numbers has the other
+    /// answer, there is another entry, by the signature with that; where it cannot compute the parameters, one for the
+    /// very values of the numbers.
     Ready(FusedCallable& f, const Request& r, std::shared_ptr<const Entry> found, const Arrays& outs);
+    /// The parameters, with random numbers: once for each call, when nothing can fail or is looked for again.
+    const double* draw();
     std::shared_ptr<const Entry> entry;
     std::optional<Inputs> inputs;
-    std::pmr::vector<double> room;
-    const double* parameters = nullptr;
-    bool by_values = false;  ///< the entry is for the very values of numbers
 
    private:
+    static constexpr int kMostAnswers = 64;  // of one call that differ from those of entries
+
     void take(const Request& r, std::shared_ptr<const Entry> taken);
+    std::pmr::vector<double> room;
+    const double* parameters = nullptr;
   };
 
   /// Entries of plans that were made before other times were known.
@@ -102,7 +105,7 @@ class FusedCallable {
       s.set_environments(numbers);
       auto entry = table_.find(s);
       if (!entry && attempt == 0 && update_guards(self, s)) continue;
-      const Ready ready(*this, request, std::move(entry), outs);
+      Ready ready(*this, request, std::move(entry), outs);
       if (ready.inputs->unchanged()) return with(request, ready, *ready.inputs);
       if (attempt == kMostAttempts) throw changing(call);
       table_.clear();
@@ -118,15 +121,17 @@ class FusedCallable {
   /// Throws where a constant of the trace was made of a tensor that requires grad.
   static void require_constants(const Call& call, const Entry& entry);
 
-  py::object finish(const Request& r, const Ready& ready, const Inputs& inputs);
+  py::object finish(const Request& r, Ready& ready, const Inputs& inputs);
   static py::object returned(const Entry& entry, Objects objects, const Arrays& targets);
-  py::object finish_into(const Request& r, const Ready& ready, const Inputs& inputs);
+  py::object finish_into(const Request& r, Ready& ready, const Inputs& inputs);
   /// For arrays that kernels cannot write to: through fresh ones, by an entry of its own.
-  void compute_and_copy(const Request& r, const Ready& ready);
+  void compute_and_copy(const Request& r);
+  /// The entry of the signature, if there is one that holds.
+  std::shared_ptr<const Entry> found_unchanged(const Request& r);
 
   // ---- many sets of arguments: each.cpp ----
 
-  /// Calls with(entry, inputs, targets, parameters) for what a set runs, which is traced if it must be.
+  /// Calls with(ready, inputs, targets) for what a set runs, which is traced if it must be.
   template <class With>
   void with_entry(py::handle self, Call& call, const Given& given, const With& with);
   /// Whether the set has a kernel for many, and returns None. Not inlined, since a signature is large.

@@ -40,32 +40,48 @@ Scalars::Scalars(const py::handle& instructions, const py::handle& parameters)
   }
 }
 
-const double* Scalars::evaluate(const Signature& s, std::pmr::vector<double>& room) const {
-  if (is_empty()) return s.floats().data();
+Scalars::Evaluated Scalars::evaluate(const Signature& s, std::pmr::vector<double>& room) const {
+  if (is_empty()) return {Evaluated::kAsTraced, -1, s.floats().data()};
   std::pmr::vector<py::object> results(s.floats().get_allocator());
   results.reserve(instructions_.size());
   const auto value_of = [&](int number) {
     return number < kFirstResult ? s.number(number) : results[static_cast<std::size_t>(number - kFirstResult)].ptr();
   };
   for (const Instruction& i : instructions_) {
+    if (i.operands.empty()) {
+      results.push_back(py::none());
+      continue;
+    }
     Room<PyObject*, kFewOperands> values(i.operands.size());
     for (std::size_t k = 0; const Operand& o : i.operands)
       values[k++] = o.register_number < 0 ? o.constant.ptr() : value_of(o.register_number);
     results.push_back(py::reinterpret_steal<py::object>(
         PyObject_Vectorcall(i.function.ptr(), values.data(), i.operands.size(), nullptr)));
-    if (!results.back() && i.operands.empty()) throw py::error_already_set();  // no function of the user's: a seed
-    if (!results.back()) forget_error();  // the function itself will raise it, or catch it
-    if (!results.back() || reinterpret_cast<PyObject*>(Py_TYPE(results.back().ptr())) != i.type.ptr()) return nullptr;
+    const py::object& result = results.back();
+    if (!result) forget_error();  // the function itself will raise it, or catch it
+    const bool is_answer = i.is_comparison();
+    const PyTypeObject* type =
+        is_answer ? Py_TYPE(i.expected.ptr()) : reinterpret_cast<PyTypeObject*>(i.expected.ptr());
+    if (!result || Py_TYPE(result.ptr()) != type) return {Evaluated::kOtherwise};
+    if (is_answer && !result.is(i.expected)) return {Evaluated::kOtherAnswer, static_cast<int>(results.size()) - 1};
   }
   room.reserve(s.floats().size() + parameters_.size() + 1);  // where there are none, it is somewhere, too
   room.assign(s.floats().begin(),
               s.floats().begin() + static_cast<std::ptrdiff_t>(std::min(s.floats().size(), kMostFloats)));
   for (const int number : parameters_) {
-    const auto value = as_double(value_of(number));
-    if (!value) return nullptr;
+    const std::optional<double> value = value_of(number) == Py_None ? 0.0 : as_double(value_of(number));
+    if (!value) return {Evaluated::kOtherwise};
     room.push_back(*value);
   }
-  return room.data();
+  return {Evaluated::kAsTraced, -1, room.data()};
+}
+
+void Scalars::draw(std::pmr::vector<double>& room) const {
+  for (std::size_t k = 0; k < parameters_.size(); ++k) {
+    if (parameters_[k] < kFirstResult) continue;
+    const Instruction& i = instructions_[static_cast<std::size_t>(parameters_[k] - kFirstResult)];
+    if (i.operands.empty()) room[room.size() - parameters_.size() + k] = i.function().cast<double>();
+  }
 }
 
 void Scalars::append_owned(std::vector<PyObject*>& to) const {

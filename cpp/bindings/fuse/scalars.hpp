@@ -14,26 +14,40 @@ class Scalars {
   Scalars() = default;
   Scalars(const py::handle& instructions, const py::handle& parameters);
 
-  /// The parameters of one call: the floats among its arguments, then these values. nullptr where Python raises an
-  /// error, or where a value is of another type than when it was traced, or too large: the call is to be traced with
-  /// its numbers as they are. `room` holds what is made.
-  const double* evaluate(const Signature& s, std::pmr::vector<double>& room) const;
+  /// What holds for one call.
+  struct Evaluated {
+    enum Kind {
+      kAsTraced,
+      kOtherAnswer,  ///< a comparison gives the other answer: that of instruction `number`
+      kOtherwise     ///< Python raises an error, a value is of another type than when it was traced, or too large
+    };
+    Kind kind;
+    int number = -1;
+    const double* parameters = nullptr;  ///< the floats among the arguments, then what is computed; `room` holds it
+  };
 
-  /// Whether the parameters are the floats themselves.
-  bool is_empty() const { return instructions_.empty() && parameters_.empty(); }
+  /// Draws nothing: what is drawn is 0.
+  Evaluated evaluate(const Signature& s, std::pmr::vector<double>& room) const;
+  /// Puts what each call draws among the parameters that evaluate() has made.
+  void draw(std::pmr::vector<double>& room) const;
 
   /// For Python's collector of cycles.
   void append_owned(std::vector<PyObject*>& to) const;
 
  private:
+  /// Whether the parameters are the floats themselves.
+  bool is_empty() const { return instructions_.empty() && parameters_.empty(); }
+
   struct Operand {
     int register_number;  ///< or -1:
     py::object constant;
   };
   struct Instruction {
     py::object function;
-    std::vector<Operand> operands;
-    py::object type;
+    std::vector<Operand> operands;  ///< none of what draws, on which no other instruction depends
+    py::object expected;            ///< the result's type, or a comparison's answer
+
+    bool is_comparison() const { return PyType_Check(expected.ptr()) == 0; }
   };
   std::vector<Instruction> instructions_;
   std::vector<int> parameters_;

@@ -21,6 +21,7 @@ enum Tag : std::uint64_t {
   kInt,
   kIntArgument,
   kIntValue,
+  kOtherAnswer,
   kAllValues,
   kObject,
   kSequence,
@@ -372,6 +373,10 @@ void Signature::add_value(int number) {
 
 void Signature::add_values(const std::vector<int>& numbers) {
   for (const int number : numbers) add_value(number);
+}
+
+void Signature::add_other_answer(int number) {
+  words_.insert(words_.end(), {kOtherAnswer, static_cast<std::uint64_t>(number)});
 }
 
 void Signature::add_all_values() {

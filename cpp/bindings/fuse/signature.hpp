@@ -55,6 +55,8 @@ class Signature {
   void leave_outs();
   /// The values of the floats and ints of these registers.
   void add_values(const std::vector<int>& numbers);
+  /// The call's comparison of this number has the other answer than what was found for the signature so far.
+  void add_other_answer(int number);
   /// The values of all floats and ints: the signature of a call that is traced with its numbers as they are.
   void add_all_values();
   /// Takes back what was added last.

@@ -26,17 +26,18 @@ _MOST_INSTRUCTIONS = 256
 _EXACT = 2**53  # up to here a double holds every integer
 _FLOATS = (float, np.float16, np.float32, np.float64)  # the types of parameters' values
 _OPERANDS = (*_FLOATS, int, bool)
+_ANSWERS = (bool, np.bool_)  # of comparisons
 
 
 class Instruction(NamedTuple):
     """One operation on numbers: `function` of registers, or of constants where the register is -1. The result is of
-    exactly this type, else what follows would be traced otherwise.
+    exactly the type `expected`, or that answer of a comparison, else what follows would be traced otherwise.
     """
 
     function: Callable[..., Any]
     registers: tuple[int, ...]
     constants: tuple[Any, ...]
-    type: type
+    expected: Any
 
 
 @dataclass(frozen=True)
@@ -124,8 +125,8 @@ class Number:
     """Stands for a float argument, Python's or NumPy's, or for what arithmetic makes of such arguments.
 
     Where it meets a traced value it becomes a scalar of the graph. Arithmetic with numbers is done in every call,
-    before the kernels run. Anything else that asks for its value (a comparison, float(), a format) gets it, and makes
-    it a fixed part of what is traced: another value is traced anew.
+    before the kernels run, and so are comparisons, whose answer is a fixed part of what is traced: the other one is
+    traced anew. Anything else that asks for its value (float(), a format) gets it, and makes that such a part.
     """
 
     __slots__ = ("_register", "_tracer", "_value")
@@ -245,18 +246,17 @@ def _computed(function: Callable[..., Any], *operands: Any) -> Any:
     except Exception:
         _read_all(operands)  # the function may catch it
         raise
-    register = -1
-    if type(result) is int or type(result) in _FLOATS:
-        register = tracer.program.add(_instruction(function, operands, type(result)))
+    is_answer, register = isinstance(result, _ANSWERS), -1
+    if is_answer or type(result) is int or type(result) in _FLOATS:
+        register = tracer.program.add(_instruction(function, operands, result if is_answer else type(result)))
     if register < 0:
         _read_all(operands)
-        return result
-    return number(result, tracer, register)
+    return result if is_answer or register < 0 else number(result, tracer, register)
 
 
-def _instruction(function: Callable[..., Any], operands: Iterable[Any], kind: type) -> Instruction:
+def _instruction(function: Callable[..., Any], operands: Iterable[Any], expected: Any) -> Instruction:
     registers = tuple(x._register if is_number(x) else -1 for x in operands)
-    return Instruction(function, registers, tuple(None if is_number(x) else x for x in operands), kind)
+    return Instruction(function, registers, tuple(None if is_number(x) else x for x in operands), expected)
 
 
 def _read_all(operands: Iterable[Any]) -> None:
@@ -323,10 +323,10 @@ def _define_both(kind: type, name: str, function: Callable[..., Any]) -> None:
 
 for _name, _function in READ.items():
     _define(Number, _name, _unary(_function))
-for _name, _function in ALONE.items():
+for _name, _function in (ALONE | {"bool": operator.truth}).items():
     _define(Number, _name, _alone(_function))
 for _name in COMPARISONS:
-    _define(Number, _name, _binary(getattr(operator, _name)))
+    _define(Number, _name, _arithmetic(getattr(operator, _name), reflected=False))
 for _name in ARITHMETIC:
     _define(Number, _name, _arithmetic(getattr(operator, _name), reflected=False))
     _define(Number, f"r{_name}", _arithmetic(getattr(operator, _name), reflected=True))
