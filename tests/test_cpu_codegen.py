@@ -1,6 +1,5 @@
-"""Loops that are generated for the CPU: the compiled executor's bits where these are promised, a float64 oracle, and
-what is left to the compiled one. Each test sees to it that its kernels are generated: else it would compare the
-compiled executor with itself."""
+"""Loops that are generated for the CPU: the compiled executor's bits where these are promised, and a float64 oracle.
+Each test sees to it that its kernels are generated: else it would compare the compiled executor with itself."""
 
 from __future__ import annotations
 
@@ -124,20 +123,7 @@ class TestRows:
                 np.testing.assert_array_equal(a, b)
 
 
-def long_chain(g: Any, x: int) -> int:
-    for _ in range(30):
-        x = g.map("sin", [x])
-    return x
-
-
 class TestChoice:
-    def test_what_is_left_has_a_reason(self, rng):
-        before = _core.left_to_compiled().get("long chain", 0)
-        with loops_by("generated"):
-            x = rng.standard_normal((64, 333)).astype(np.float32)
-            Kernels(graph_of(lambda g, a: long_chain(g, g.reduce("sum", a, [0])), x), True)
-        assert _core.left_to_compiled()["long chain"] == before + 1
-
     def test_both_executors_have_kernels_of_their_own(self, rng):
         """Ready kernels of one graph are shared: never between executors."""
         x = rng.standard_normal((64, 332)).astype(np.float32)
@@ -148,12 +134,10 @@ class TestChoice:
                 v = np.sin(v)
             return v
 
-        with loops_by("compiled"):
-            kf.fuse(chain)(x)
-        before = _core.left_to_compiled().get("long chain", 0)
+        with loops_by("interpreted"):
+            interpreted = kf.fuse(chain)(x)
         with loops_by("generated"):
-            kf.fuse(chain)(x)
-        assert _core.left_to_compiled().get("long chain", 0) > before
+            assert (kf.fuse(chain)(x) != interpreted).any(), "the last bits of sin"
 
     def test_other_names_are_refused(self):
         with pytest.raises(ValueError, match="compiled, generated or interpreted, got 'fast'"):

@@ -123,3 +123,83 @@ def test_compiling_takes_linear_time(rng):
 
     want = wide(x) * 2
     np.testing.assert_allclose(generated(f, x), want, rtol=1e-6)
+
+
+def behind_a_reduction(x, y):
+    """Values of rows, elements and reductions of elements, each after many steps."""
+    top = x.max(-1, keepdims=True)
+    for _ in range(30):
+        top = 3 / (top * top + y[..., :1])
+    z = chain(x - top, y)
+    z = z - z.max(-1, keepdims=True)
+    return chain(z, y * top) * 0.5, z.sum(-1), top[..., 0]
+
+
+def over(axis):
+    """As columns: along the first axis, or along all of them."""
+    return lambda x, y: tuple(
+        np.moveaxis(v, -1, axis) if v.ndim == x.ndim else v
+        for v in behind_a_reduction(np.moveaxis(x, axis, -1), np.moveaxis(y, axis, -1))
+    )
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_behind_reductions(dtype, axis, threads, isa, rng):
+    """Stages, each over everything, of what is behind a reduction; sums alone differ in their last bits."""
+    shape = ((3, 4, 70), (40, 3, 65), (2, 5, 3))[rng.integers(3)]
+    x, y = rng.uniform(-4, 4, (2, *shape)).astype(dtype)
+    with loops_by("interpreted"):
+        want = kf.fuse(lambda x, y: over(axis)(x, y))(x, y)
+    for n in (1, 2):
+        threads(n)
+        got = generated_all(over(axis), x, y)
+        for k in (0, 2):
+            np.testing.assert_array_equal(got[k], want[k])
+        np.testing.assert_allclose(got[1], want[1], rtol=1e-5, atol=1e-4)
+
+
+def test_many_reductions_and_what_is_taken(isa, rng):
+    """Of one row after the other; of all rows; with indices of elements and of rows."""
+
+    def alternate(x):
+        for k in range(200):
+            x = x - x.max(k % 2 - 1 if x.ndim == 1 else -1, keepdims=True) * 0.5
+        return x
+
+    x = rng.standard_normal((30, 67)).astype(np.float32)
+    assert_same_bits(alternate, x, by="interpreted")
+    assert_same_bits(lambda x: quotients(x.max()), x, by="interpreted")
+    assert_same_bits(lambda x: (quotients(x.max(0)), x * 2), x, by="interpreted")
+
+    i = rng.integers(-30, 30, 30)
+
+    def taken(x, i):
+        row = quotients(kf.take(x, i, 0).max(-1, keepdims=True))
+        return chain(kf.take(x, i, 0), row), row
+
+    assert_same_bits(taken, x, i, by="interpreted")
+    i[3] = 30  # beyond the last
+    with pytest.raises(IndexError, match="take: index 30 is out of bounds for axis 0 with size 30"):
+        generated(taken, x, i)
+
+
+def quotients(x):
+    for _ in range(30):
+        x = 3 / (x * x + 1)
+    return x
+
+
+def test_sums_of_parts_behind_reductions(rng):
+    """Gradients of weights, summed over parts of the rows."""
+
+    def f(x, w):
+        y = chain(kf.softmax(x, -1), w)
+        return y.sum(0), y.max(-1)
+
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((4000, 256), (256,)))
+    got = generated_all(f, x, w)
+    with loops_by("interpreted"):
+        want = kf.fuse(lambda x, w: f(x, w))(x, w)
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)

@@ -15,6 +15,7 @@
 #include "cpu/codegen/pieces.hpp"
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/row_plan.hpp"
+#include "cpu/codegen/stages.hpp"
 #include "cpu/index_fault.hpp"
 #include "cpu/job.hpp"
 #include "cpu/stream.hpp"
@@ -192,8 +193,39 @@ class GeneratedKernel::Links : public ir::LinksBy<Program> {
   using LinksBy::LinksBy;
 };
 
+class GeneratedKernel::Stages {
+ public:
+  explicit Stages(const Kernel& k) : kernel(k), of_(ir::stages_of(kernel)) {
+    for (const ir::Link& s : of_.stages) kernels_.emplace_back(s.kernel);
+  }
+
+  /// run(kernel, loads, stores) for one after the other.
+  template <class F>
+  void for_each(const std::byte* const* loads, std::byte* const* stores, const F& run) const {
+    if (kernel.rows() * kernel.cols() == 0) return;
+    const Buffer slots(static_cast<std::size_t>(of_.bytes));
+    const auto slot = [&](int array) { return slots.data() + of_.places[static_cast<std::size_t>(~array)]; };
+    for (std::size_t i = 0; i < kernels_.size(); ++i) {
+      std::vector<const std::byte*> from;
+      std::vector<std::byte*> to;
+      for (const int l : of_.stages[i].loads) from.push_back(l < 0 ? slot(l) : loads[l]);
+      for (const int t : of_.stages[i].stores) to.push_back(t < 0 ? slot(t) : stores[t]);
+      run(kernels_[i], from.data(), to.data());
+    }
+  }
+  const std::vector<GeneratedKernel>& kernels() const { return kernels_; }
+
+  const Kernel kernel;
+
+ private:
+  const ir::Stages of_;
+  std::vector<GeneratedKernel> kernels_;
+};
+
 GeneratedKernel::GeneratedKernel(const Kernel& k) {
-  if (ir::is_long_chain(k))
+  if (ir::is_long_behind_reductions(k))
+    stages_ = std::make_unique<const Stages>(k);
+  else if (ir::is_long_chain(k))
     links_ = std::make_unique<const Links>(k);
   else
     program_ = std::make_unique<const Program>(k);
@@ -203,6 +235,9 @@ GeneratedKernel& GeneratedKernel::operator=(GeneratedKernel&&) noexcept = defaul
 GeneratedKernel::~GeneratedKernel() = default;
 
 void GeneratedKernel::run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const {
+  if (stages_)
+    return stages_->for_each(
+        loads, stores, [&](const GeneratedKernel& k, const auto* from, auto* to) { k.run(from, to, parameters); });
   if (links_) return links_->run(loads, stores, parameters, threads_for(ir::work_of(links_->kernel)));
   const Program& p = *program_;
   if (p.kernel.rows() * p.kernel.cols() == 0) return;
@@ -214,6 +249,10 @@ void GeneratedKernel::run(const std::byte* const* loads, std::byte* const* store
 
 void GeneratedKernel::run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
                                bool stream) const {
+  if (stages_)
+    return stages_->for_each(loads, stores, [&](const GeneratedKernel& k, const auto* from, auto* to) {
+      k.run_part(from, to, parameters, false);
+    });
   if (links_) return links_->run(loads, stores, parameters, 1);
   const Program& p = *program_;
   if (p.kernel.rows() * p.kernel.cols() == 0) return;
@@ -233,17 +272,23 @@ void GeneratedKernel::compile(bool stream) const {
   if (program_) program_->code(stream && program_->may_stream()).functions();
   if (links_)
     for (const auto& p : links_->programs()) p->code(false).functions();
+  if (stages_)
+    for (const GeneratedKernel& k : stages_->kernels()) k.compile(false);
 }
 
 std::int64_t GeneratedKernel::work(std::int64_t elements) const {
-  const Kernel& k = links_ ? links_->kernel : program_->kernel;
-  const auto cols = static_cast<double>(links_ ? k.rows() * k.cols() : program_->cols);
+  const Kernel& k = stages_ ? stages_->kernel : links_ ? links_->kernel : program_->kernel;
+  const auto cols = static_cast<double>(program_ ? program_->cols : k.rows() * k.cols());
   return static_cast<std::int64_t>(static_cast<double>(ir::work_of(k)) * static_cast<double>(elements) / cols);
 }
 
 std::string GeneratedKernel::source() const {
   if (program_) return ir::kernel_text(program_->code(streams(program_->stored_bytes, program_->bytes)).form());
   std::string all;
+  if (stages_) {
+    for (const GeneratedKernel& k : stages_->kernels()) all += k.source();
+    return all;
+  }
   for (const auto& p : links_->programs()) all += ir::kernel_text(p->code(false).form());
   return all;
 }

@@ -5,28 +5,15 @@
 #include "cpu/codegen/form.hpp"
 #include "cpu/codegen/ops.hpp"
 #include "cpu/codegen/policy.hpp"
-#include "kfusion/lower/schedule.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {
-
-/// Lie in memory for all elements, in an order in which arrays tend to lie.
-Extents all_axes(const Kernel& k, const Extents& kept, const Extents& reduced) {
-  const bool columns = k.kind == Pattern::kColumns;
-  Extents all = columns ? reduced : kept;
-  all.insert(all.end(), (columns ? kept : reduced).begin(), (columns ? kept : reduced).end());
-  return all;
-}
 
 /// Whether a row goes through all links before the next one.
 bool takes_whole_rows(const Kernel& k) {
   const Form form(k, host_facts(), false);
   const bool has_short_runs = form.axes > 1 && form.extents().back() < kShortestRow;
   return !form.across && !form.in_pieces && k.parts() == 0 && !has_short_runs;
-}
-
-bool is_source(const Step& s) {
-  return s.kind == StepKind::kConstant || s.kind == StepKind::kLoad || s.kind == StepKind::kIota;
 }
 
 /// In which link each step is computed.
@@ -131,65 +118,16 @@ class ChainMaker {
 
   Link make(int number) const {
     const bool is_map = cut_.is_map() || number < cut_.last();
-    const std::vector<bool>& wanted = wanted_[i_(number)];
-    Link link;
-    Kernel& k = link.kernel;
-    k.name = kernel_.name, k.rough = kernel_.rough;
-    k.kind = is_map ? Pattern::kPointwise : kernel_.kind;
-    k.kept = is_map ? all_axes(kernel_, kernel_.kept, kernel_.reduced) : kernel_.kept;
-    if (!is_map) k.reduced = kernel_.reduced;
-    const auto seen = [&](Operand o) {
-      if (is_map) o.kept = all_axes(kernel_, o.kept, o.reduced), o.reduced.clear();
-      return o;
-    };
-    std::vector<int> moved(slot_.size(), -1), tables;
-    const auto add_load = [&](const Operand& o, int array) {
-      k.loads.push_back(o), link.loads.push_back(array);
-      return static_cast<int>(k.loads.size()) - 1;
-    };
+    Excerpt excerpt(kernel_, is_map ? Excerpt::Over::kElements : Excerpt::Over::kSame);
     for (int s = 0; s < std::ssize(slot_); ++s) {
-      if (!wanted[i_(s)]) continue;
-      Step made = step(s);
-      if (is_map) made.pair = -1;
-      for (int& a : made.arguments) a = moved[i_(a)];
-      if (cut_.is_left(s, number)) {
-        made = {};
-        made.dtype = made.from = compute_dtype(step(s).dtype);
-        made.node = step(s).node;
-        made.index = add_load(slot(s, k), ~slot_[i_(s)]);
-      } else if (made.kind == StepKind::kLoad) {
-        made.index = add_load(seen(kernel_.loads[i_(made.index)]), made.index);
-      } else if (made.kind == StepKind::kIota) {
-        k.iotas.push_back(seen(kernel_.iotas[i_(made.index)]));
-        made.index = static_cast<int>(k.iotas.size()) - 1;
-      } else if (made.kind == StepKind::kConstant) {
-        k.constants.push_back(kernel_.constants[i_(made.index)]);
-        made.index = static_cast<int>(k.constants.size()) - 1;
-      } else if (made.kind == StepKind::kTake) {
-        tables.push_back(static_cast<int>(kernel_.loads.size()) + made.index);
-        k.tables.push_back(kernel_.tables[i_(made.index)]);
-        k.tables.back().from = seen(k.tables.back().from);
-        made.index = static_cast<int>(k.tables.size()) - 1;
-      }
-      moved[i_(s)] = static_cast<int>(k.steps.size());
-      k.steps.push_back(std::move(made));
+      if (!wanted_[i_(number)][i_(s)]) continue;
+      cut_.is_left(s, number) ? excerpt.find(s, slot_[i_(s)], slot(s, excerpt.kernel())) : excerpt.compute(s);
     }
-    link.loads.insert(link.loads.end(), tables.begin(), tables.end());
-    for (int s = 0; s < std::ssize(slot_); ++s) {
-      if (cut_.link(s) != number || slot_[i_(s)] < 0) continue;
-      k.stores.push_back({moved[i_(s)], slot(s, k)});
-      link.stores.push_back(~slot_[i_(s)]);
-    }
-    for (int t = 0; number == cut_.last() && t < std::ssize(kernel_.stores); ++t) {
-      k.stores.push_back(kernel_.stores[i_(t)]);
-      k.stores.back().step = moved[i_(k.stores.back().step)];
-      k.stores.back().to = seen(k.stores.back().to);
-      link.stores.push_back(t);
-    }
-    if (!is_map) k.pairs = kernel_.pairs;
-    for (Pair& p : k.pairs) p.first = moved[i_(p.first)], p.second = moved[i_(p.second)];
-    set_schedule(k);
-    return link;
+    for (int s = 0; s < std::ssize(slot_); ++s)
+      if (cut_.link(s) == number && slot_[i_(s)] >= 0) excerpt.leave(s, slot_[i_(s)], slot(s, excerpt.kernel()));
+    for (int t = 0; number == cut_.last() && t < std::ssize(kernel_.stores); ++t) excerpt.store(t);
+    if (!is_map) excerpt.take_pairs();
+    return excerpt.finish();
   }
 
   /// Neighbours along a row, as maps see it, or along all of a row that is reduced; or all elements in order.
@@ -223,9 +161,8 @@ class ChainMaker {
 
 bool is_long_chain(const Kernel& k) { return operations_of(k) > kMostOperations; }
 
-std::string why_not_cut(const Kernel& k) {
-  const bool fits = k.kind == Pattern::kPointwise || Cut(k).operations_of_last() <= kMostOperations;
-  return fits ? "" : "long chain";
+bool is_long_behind_reductions(const Kernel& k) {
+  return is_long_chain(k) && k.kind != Pattern::kPointwise && Cut(k).operations_of_last() > kMostOperations;
 }
 
 Chain chain_of(const Kernel& k) { return ChainMaker(k).run(); }

@@ -1,17 +1,11 @@
 // Kernels of more operations than one function should have, cut into links: maps of some of them each, which leave
 // values in scratch memory for links behind them. The last link is what is left of the kernel.
 #pragma once
-#include <string>
 #include <vector>
 
-#include "kfusion/lower/kernel.hpp"
+#include "cpu/codegen/excerpt.hpp"
 
 namespace kfusion::cpu::ir {
-
-struct Link {
-  Kernel kernel;
-  std::vector<int> loads, stores;  ///< arrays of the whole kernel (loads, then tables), or ~slot
-};
 
 struct Chain {
   std::vector<Link> links;
@@ -28,8 +22,8 @@ inline constexpr std::int64_t kSlotItem = 8;
 
 bool is_long_chain(const Kernel& k);
 
-/// Why a long chain is not cut; empty where it is.
-std::string why_not_cut(const Kernel& k);
+/// Whether the last link would be too long, since most steps are behind reductions or are of rows: stages.hpp.
+bool is_long_behind_reductions(const Kernel& k);
 Chain chain_of(const Kernel& k);
 
 }  // namespace kfusion::cpu::ir

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "cpu/codegen/ir.hpp"
-#include "cpu/codegen/long_chains.hpp"
 #include "cpu/codegen/policy.hpp"
 
 namespace kfusion::cpu::ir {
@@ -62,8 +61,6 @@ std::vector<std::string> functions_of(const Form& form) {
 }
 
 std::string why_not_generated(const Kernel& k) {
-  if (is_long_chain(k))
-    if (std::string why = why_not_cut(k); !why.empty()) return why;
   switch (k.kind) {
     case Pattern::kPointwise:
     case Pattern::kRows:
