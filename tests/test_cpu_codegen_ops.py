@@ -83,7 +83,11 @@ def some_lanes(rng: np.random.Generator) -> list[int]:
 def test_maps(name, dtype, isa, rng):
     dtypes = dtypes_of(name, dtype)
     arrays = [x.astype(np_dtype(t)) for x, t in zip(arguments(name, dtype, rng), dtypes, strict=True)]
-    want = vector_maps.kernel(name, *dtypes, size=arrays[0].size)(*arrays)
+    if dtype == "bfloat16" and name in vector_maps.QUICK:  # of which a kernel takes quick forms
+        floats = vector_maps.kernel(name, "float32", size=arrays[0].size)(*(x.astype(np.float32) for x in arrays))
+        want = floats.astype(arrays[0].dtype)
+    else:
+        want = vector_maps.kernel(name, *dtypes, size=arrays[0].size)(*arrays)
     for lanes in some_lanes(rng):
         got = Generated(name, dtypes, lanes, str(want.dtype))(*arrays)
         assert_same_bits(got, want, arrays)

@@ -31,7 +31,7 @@ Divisor::Divisor(const Value& number) {
   inverse_ = broadcast({inverse_, DType::kFloat32, false}).name;
 }
 
-std::vector<Value> Divisor::divide(const std::vector<Value>& x) const {
+std::vector<Value> Divisor::divide(const std::vector<Value>& x, bool is_quick) const {
   const FloatVec d(number_), inverse(inverse_);
   Carry carry;
   for (const Value& v : x) carry.push_back({type<float>(), v.name});
@@ -49,7 +49,9 @@ std::vector<Value> Divisor::divide(const std::vector<Value>& x) const {
   const auto divide = [&] { each([&](const FloatVec& v) { return v / d; }); };
   const auto keep_zeros = [&] { each([&](const FloatVec& v) { return select(is_safe(v), quick(v), v * inverse); }); };
   const Condition usable{is_usable_};
-  if (target().avx512)  // a masked softmax has many zeros
+  if (is_quick)
+    when(usable, carry, [&] { each([&](const FloatVec& v) { return v * inverse; }); }, divide);
+  else if (target().avx512)  // a masked softmax has many zeros
     when(
         usable && all(is_safe), carry, [&] { each(quick); },
         [&] { when(usable && all(is_safe_or_zero), carry, keep_zeros, divide); });

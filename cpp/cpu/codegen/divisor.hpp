@@ -14,8 +14,9 @@ class Divisor {
   /// By a float32, a number; written where its row begins.
   explicit Divisor(const Value& number);
 
-  /// Divides several registers: one branch serves all of them.
-  std::vector<Value> divide(const std::vector<Value>& x) const;
+  /// Divides several registers: one branch serves all of them. `quick`: a product will do, since half types do not show
+  /// its error.
+  std::vector<Value> divide(const std::vector<Value>& x, bool quick = false) const;
 
  private:
   std::string number_, inverse_, is_usable_;

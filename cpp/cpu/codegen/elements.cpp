@@ -24,6 +24,7 @@ std::string staged_numbers(const Pointer& numbers, const Part& part, int j) {
 Elements::Elements(const Form& form, const Addresses& at) : form_(form), at_(at) {
   const std::size_t steps = form.kernel.steps.size();
   for (int s = 0; s < static_cast<int>(steps); ++s) rounded_by_store_.push_back(is_rounded_by_store(s));
+  find_shown();
   values_.resize(steps), raw_.resize(steps), numbers_.resize(steps), kept_.resize(steps), divisors_.resize(steps);
   offsets_.resize(steps);
   given_.resize(steps, false);
@@ -38,6 +39,32 @@ bool Elements::is_rounded_by_store(int s) const {
              k.steps,
              [&](const Step& other) { return std::ranges::find(other.arguments, s) != other.arguments.end(); }) &&
          std::ranges::all_of(k.stores, [&](const Store& t) { return t.step != s || t.to.dtype == step(s).dtype; });
+}
+
+/// A weight is computed as float32; what becomes of it may be rounded to a half type all the same.
+void Elements::find_shown() {
+  const std::vector<Step>& steps = form_.kernel.steps;
+  constexpr DType kUnused = DType::kBool;
+  std::vector<DType> needed(steps.size(), kUnused);
+  const auto note = [&](int s, DType shown) {
+    DType& all = needed[static_cast<std::size_t>(s)];
+    all = all == kUnused || all == shown ? shown : DType::kFloat32;
+  };
+  for (const Store& t : form_.kernel.stores) note(t.step, t.parts > 0 ? DType::kFloat32 : t.to.dtype);
+  shown_.resize(steps.size());
+  for (std::size_t s = steps.size(); s-- > 0;) {
+    shown_[s] = is_half(steps[s].dtype) ? steps[s].dtype : needed[s];
+    for (const int a : steps[s].arguments) note(a, shown_[s]);
+  }
+}
+
+/// What is rounded next: functions like floor would show a last bit.
+bool Elements::has_quick_quotient(int s) const {
+  const auto rounds = [s](const Step& user) {
+    const bool uses = std::ranges::find(user.arguments, s) != user.arguments.end();
+    return !uses || (user.kind == StepKind::kCast && is_half(user.dtype));
+  };
+  return is_half(shown_[static_cast<std::size_t>(s)]) && std::ranges::all_of(form_.kernel.steps, rounds);
 }
 
 Value Elements::constant_of(const Step& s) const {
@@ -55,6 +82,8 @@ Value Elements::constant_of(const Step& s) const {
 
 Value Elements::made(int s, const std::vector<Value>& arguments) const {
   const Step& of = step(s);
+  const bool is_quick = of.is.quick && shown_[static_cast<std::size_t>(s)] == DType::kBFloat16;
+  if (is_quick && has_quick_form(of.op, form_.target)) return apply_quick(of.op, arguments[0]);
   if (of.kind == StepKind::kMap) return apply(of.op, compute_dtype(of.from), arguments);
   if (rounded_by_store_[static_cast<std::size_t>(s)]) return arguments[0];
   return cast(arguments[0], of.from, of.dtype);
@@ -157,7 +186,7 @@ std::vector<Value> Elements::registers_of(int s, const Part& part) {
   if (of.is.row_quotient && divisors_[at(of.arguments[1])]) {
     std::vector<Value> x;
     for (int j = 0; j < part.registers; ++j) x.push_back(value(of.arguments[0], j));
-    return divisors_[at(of.arguments[1])]->divide(x);
+    return divisors_[at(of.arguments[1])]->divide(x, has_quick_quotient(s));
   }
   const auto is_number = [&](int a) { return !form_.is_vector(a); };
   if (of.is.random_block && is_number(of.arguments[1]) && is_number(of.arguments[2])) {

@@ -58,6 +58,8 @@ class Elements {
   void compute_number(int s);
   std::vector<bool> needed_for(const std::vector<int>& wanted) const;
   bool is_rounded_by_store(int s) const;
+  void find_shown();
+  bool has_quick_quotient(int s) const;
   Value number_of(int s) const;
   std::vector<Value> registers_of(int s, const Part& part);
   Value constant_of(const Step& s) const;
@@ -75,6 +77,7 @@ class Elements {
   const Form& form_;
   const Addresses& at_;
   std::vector<bool> rounded_by_store_;
+  std::vector<DType> shown_;  ///< by step: the half type, if it is one, that alone its value shows in
   std::vector<std::vector<Value>> values_, raw_;  ///< raw_: what was loaded, as it lies in memory
   std::vector<std::optional<Number>> offsets_;  ///< by step: what a table is read from, which a number of the row says
   std::vector<Value> numbers_;

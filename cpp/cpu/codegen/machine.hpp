@@ -171,6 +171,20 @@ template <class T>
 Vec<T> scalef(const Vec<T>& y, const Vec<T>& n) {
   return call_512<T>(avx512<T>("mask.scalef"), {all_lanes<T>(), kCurrentRounding}, y, n, y);
 }
+/// x - floor(x); 0 of an infinity.
+inline FloatVec above_floor(const FloatVec& x) {
+  constexpr int kFloor = 1, kNoExceptions = 8;
+  const auto one = [&](const std::string& name) {
+    const std::string vector = "<16 x float>";
+    return call(vector, avx512<float>("mask.reduce"),
+                {{vector, name},
+                 {"i32", std::to_string(kFloor | kNoExceptions)},
+                 {vector, name},
+                 all_lanes<float>(),
+                 kCurrentRounding});
+  };
+  return by_registers<float>(16, one, x);
+}
 inline FloatVec reciprocal14(const FloatVec& x) {
   return call_512<float>(avx512<float>("rcp14"), {all_lanes<float>()}, x, x);
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <stdexcept>
 
+#include "cpu/codegen/quick.hpp"
 #include "cpu/vector/map.hpp"
 
 namespace kfusion::cpu::ir {
@@ -183,6 +184,18 @@ Value apply(Op op, DType type, std::span<const Value> arguments) {
   std::array<Value, 3> all;
   for (std::size_t i = 0; i < arguments.size(); ++i) all[i] = vector ? broadcast(arguments[i]) : arguments[i];
   return as(vector, [&] { return map_of(op, compute_dtype(type), {all.data(), arguments.size()}); });
+}
+
+bool has_quick_form(Op op, const TargetFacts& target) {
+  return target.avx512 && (op == Op::exp || op == Op::exp2 || op == Op::sigmoid);
+}
+
+Value apply_quick(Op op, const Value& x) {
+  return as(x.vector, [&]() -> Value {
+    const FloatVec of(x.name);
+    const FloatVec y = op == Op::exp ? quick_exp(of) : op == Op::exp2 ? quick_exp2(of) : quick_sigmoid(of);
+    return {y.v, DType::kFloat32};
+  });
 }
 
 std::vector<Value> apply(Op op, DType type, std::span<const std::vector<Value>> arguments) {

@@ -85,6 +85,8 @@ FITS = {
     "exp, double": (exp_rest, exp_weight, -HALF_LN2, HALF_LN2 * mpf("0.99999"), 9),
     # 2^r = 1 + r p(r)
     "exp2": (exp2_part, lambda r: near(lambda r: 1 / exp2_part(r), r, 1 / log(2)), -0.5, 0.5, 5),
+    # the same to 2^-18, 0 <= r < 1 (codegen/quick.hpp)
+    "exp2, quick": (exp2_part, lambda r: r / mpf(2) ** r, TINY, mpf(1), 3),
     # log(1 + f) = f - f^2 / 2 + f^3 p(f)
     "log": (
         lambda f: (log1p(f) - f + f**2 / 2) / f**3,

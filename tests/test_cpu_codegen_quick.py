@@ -1,0 +1,78 @@
+"""Quick forms in generated kernels (cpp/cpu/codegen/quick.hpp): where rounding hides their errors, nowhere else."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+import kfusion as kf
+from graph_runs import wide
+from kfusion import _core
+from kinds import np_dtype
+from loops_by import generated
+
+pytestmark = [
+    pytest.mark.native,
+    pytest.mark.skipif(find_spec("llvmlite") is None, reason="llvmlite compiles generated loops"),
+]
+
+FORM = "mask.reduce.ps"  # of the argument of a quick exponential
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype", "has"),
+    [
+        (kf.exp, "bfloat16", True),
+        (kf.exp2, "bfloat16", True),
+        (kf.silu, "bfloat16", True),
+        (kf.exp, "float16", False),
+        (kf.exp, "float32", False),
+        (kf.softmax, "bfloat16", True),
+        (kf.softmax, "float16", False),
+        (lambda x: kf.softmax(x.astype("float32")), "bfloat16", False),  # shows its weights
+        (lambda x: kf.exp(x) > 1, "bfloat16", True),
+    ],
+)
+def test_which_kernels_have_them(function, dtype, has):
+    graph = kf.trace(lambda x: function(x), kf.spec((20, 300), dtype))
+    for target in ("avx512", "avx2", "baseline", "aarch64"):
+        [kernel] = _core.cpu_kernel_texts(graph, kf.device("cpu").to_dict(), target)
+        assert (FORM in kernel["text"]) == (has and target == "avx512")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_softmax(dtype, isa, rng):
+    """All of masked rows' ends, and a row of nothing else."""
+    x = (5 * rng.standard_normal((30, 333))).astype(np_dtype(dtype))
+    x[:, 300:], x[7], x[8, 3] = -np.inf, -np.inf, np.inf
+    with np.errstate(invalid="ignore"):
+        e = np.exp(wide(x) - wide(x).max(1, keepdims=True))
+        want = e / e.sum(1, keepdims=True)
+    got = wide(generated(kf.softmax, x))
+    unit = 2.0 ** {"float16": -10, "bfloat16": -7}[dtype]
+    np.testing.assert_allclose(got, want, rtol=0.51 * unit, atol=2.0**-25 if dtype == "float16" else 0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_quotients_that_show_are_exact(dtype, isa, rng):
+    """A product with the reciprocal of 49 makes 0.99999994 of 49."""
+    divisors = rng.permutation(np.arange(3, 128)).astype(np_dtype(dtype))
+    x = np.zeros((125, 70), np_dtype(dtype))
+    x[:, 5] = divisors
+    whole = generated(lambda x: kf.floor(x / x.max(-1, keepdims=True)), x)
+    np.testing.assert_array_equal(wide(whole), (wide(x) > 0).astype(float))
+    rounded = generated(lambda x: x / x.max(-1, keepdims=True), x)
+    np.testing.assert_array_equal(wide(rounded), (wide(x) > 0).astype(float))
+
+
+def test_quotients_by_numbers_far_from_one(isa, rng):
+    """They are divisions: 1 / 2^-130 is too large for float32."""
+    divisors = np.array([0.0, -0.0, 2.0**-120, 2.0**120, np.inf, np.nan, 2.0**-130, -3.0]).reshape(-1, 1)
+    d, x = divisors.astype(np_dtype("bfloat16")), rng.standard_normal((8, 200)).astype(np_dtype("bfloat16"))
+    x[:, :4] = np.array([0, np.inf, np.nan, 2.0**-130])
+    with np.errstate(all="ignore"):
+        want = (x.astype(np.float32) / d.astype(np.float32)).astype(x.dtype)
+    got = generated(lambda x, d: (x / d, x.sum(-1)), x, d)
+    np.testing.assert_array_equal(wide(got), wide(want))
