@@ -90,3 +90,32 @@ def test_isclose_of_a_number(number, dtype):
     x = np.array([3.0, 2.7, 2.5, 2.45, 0.0, np.nan if dtype.startswith("f") else 1]).astype(dtype)
     for f in (lambda x: np.isclose(number, x, rtol=0.1, equal_nan=True), lambda x: np.isclose(x, number, rtol=0.1)):
         np.testing.assert_array_equal(kf.fuse(f)(x), f(x))
+
+
+BEYOND = (1e6, -1e6, 70000, 65519.9, 65520.0, 65504, 2**40, 1e300, np.inf, np.nan, 1e-9)
+OF_NUMBERS = """np.isclose(x, c) ; np.isclose(c, x) ; np.isclose(x, 1.0, atol=c) ; np.isclose(x, 1.0, rtol=c)
+np.isclose(x, c, equal_nan=True) ; np.isclose(x, x[::-1], atol=c) ; np.isclose(x, x[::-1], rtol=c)
+x < c ; c <= x ; x == c ; x != c ; np.clip(x, -c, c) ; np.clip(x, None, c) ; np.clip(x, c, None) ; np.where(x > 0, x, c)
+np.where(x > 0, c, 0.5) ; np.maximum(x, c) ; np.fmin(c, x) ; np.nan_to_num(x, nan=c) ; np.select([x > 0], [x], c)"""
+
+
+@pytest.mark.parametrize("is_argument", [False, True])
+@pytest.mark.parametrize("text", [text.strip() for line in OF_NUMBERS.splitlines() for text in line.split(";")])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflows and of tolerances that are not finite
+def test_halves_and_numbers_beyond_their_range(text, is_argument):
+    x = np.array([0, 1, -1, 65504, -65504, np.inf, -np.inf, np.nan, 3.5, 6e-8], np.float16)
+    f = eval(f"lambda x, c: {text}")
+    fused = kf.fuse(f)
+    for c in BEYOND:
+        got, want = fused(x, c) if is_argument else kf.fuse(lambda x, c=c: f(x, c))(x), f(x, c)
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want, str(c))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_bound_of_hardshrink_is_of_the_array_s_type(dtype):
+    torch = pytest.importorskip("torch")
+    f = torch.nn.functional.hardshrink
+    for c in (0.1, 0.3, 3.3, 60.7):
+        x = torch.tensor([c, -c, c * 1.01, c * 0.99], dtype=getattr(torch, dtype))
+        assert kf.fuse(f)(x, c).equal(f(x, c))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from .._graph.source import no_form
 from .._graph.values import Traced, stage, tracer_of
 from .._ops import formulas, statistics, views
 from .._ops import primitives as p
-from .._spec import FLOATS, dtype_name
+from .._spec import FLOATS, HALF, dtype_name
 from .promoted import narrow, result_type, together
 
 _MOST_VALUES = 64  # of isin: each is a comparison
@@ -26,16 +27,33 @@ def _sinc(x: Traced) -> Any:
     return narrow(formulas.sinc(wide), dtype)
 
 
-def _isclose(x: Any, y: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
-    tracer = tracer_of(x, y)
+def _isclose(x: Any, y: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Any:
+    """NumPy's, which computes the bound of Python's numbers in Python, and rounds half types in each of its steps."""
+    tracer = tracer_of(x, y, rtol, atol)
     assert tracer is not None
-    lifted = [tracer.lift(v, "numpy") for v in (x, y)]
-    is_number = [isinstance(v, (int, float)) and not isinstance(v, np.generic) for v in (x, y)]  # in the array's type
-    of_array = lifted[is_number[0]]._dtype
-    wanted = of_array if of_array in FLOATS else "float64"
-    x, y = (views.astype(v, wanted) if number else v for v, number in zip(lifted, is_number, strict=True))
-    y = y if y._dtype in FLOATS else views.astype(y, "float64")  # the smallest integer has no absolute value
-    return formulas.isclose(x, y, rtol, atol, equal_nan)
+    is_number = isinstance(y, (int, float)) and not isinstance(y, np.generic)
+    left, right = (tracer.lift(v, "numpy") for v in (x, y * 1.0 if is_number else y))
+    # The smallest integer has no absolute value.
+    right = right if right._dtype in FLOATS else views.astype(right, "float64")
+    # Within a stage nothing is rounded but what is stored.
+    is_half = p.subtract(left, right)._dtype in HALF
+    with contextlib.nullcontext() if is_half else tracer.stage("isclose"):
+        if is_number:
+            limit, is_finite = atol + rtol * abs(y), abs(y) < math.inf
+        else:
+            limit = _rounded(p.add, _rounded(p.multiply, p.absolute(right), rtol), atol)
+            is_finite = p.isfinite(right)
+        close = (p.absolute(_rounded(p.subtract, left, right)) <= limit) & is_finite | (left == right)
+        return close | (p.isnan(left) & p.isnan(right)) if equal_nan else close
+
+
+def _rounded(function: Callable[..., Any], x: Any, y: Any) -> Any:
+    """function(x, y), rounded also where it is of a half type, which kernels keep in float32."""
+    made = function(x, y)
+    if made._dtype not in HALF:
+        return made
+    lifted = [views.astype(v, made._dtype) for v in (x, x._tracer.lift(y, "numpy"))]
+    return views.astype(function(*(views.astype(v, "float32") for v in lifted)), made._dtype)
 
 
 def _select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
@@ -146,7 +164,6 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
     for name, function in {
         "nan_to_num": formulas.nan_to_num,
         "sinc": _sinc,
-        "isclose": _isclose,
         "isposinf": formulas.isposinf,
         "isneginf": formulas.isneginf,
         "select": _select,
@@ -158,4 +175,4 @@ COMPOSITES: dict[str, Callable[..., Any]] = {
         "diff": statistics.diff,
         "trapezoid": _trapezoid,
     }.items()
-}
+} | {"isclose": _isclose}

@@ -103,7 +103,7 @@ def _softshrink(input: Tensor, lambd: float = 0.5) -> Any:
 
 
 @computed("hardshrink", method=True)
-def _hardshrink(input: Tensor, lambd: float = 0.5) -> Any:
+def _hardshrink(input: Tensor, lambd: Tensor = 0.5) -> Any:  # lambd is of the input's dtype
     return p.where((input >= -lambd) & (input <= lambd), 0.0, input)
 
 
