@@ -163,6 +163,7 @@ def merged_calls(plan):
 # Merging is greedy, and another order may give fewer kernels: what counts is that no merge costs more than it saves.
 @pytest.mark.parametrize("device", ["H200", "EPYC 9654"])
 @hypothesis.given(seed=st.integers(0, 2**32))
+@hypothesis.example(seed=1587)  # merges of which each saved time, and all together did not
 @hypothesis.settings(max_examples=25, deadline=None)
 def test_no_merge_of_what_is_broadcast_costs_time(device, seed):
     (profile,) = (p for p in PROFILES if p.name == "broadcasts")

@@ -83,6 +83,10 @@ std::optional<std::string> Partition::computes_again(int a, int b, const Verdict
   const bool alike = runs_alike(part(a), v.merged) && runs_alike(part(b), v.merged);
   const bool sweeps = sweeps_again(a, b, v.merged);
   if (!options_.allow.empty() || (alike && !sweeps)) return std::nullopt;
+  if (!alike && !options_.stored.empty())
+    for (const Edge& e : crossing_edges(a, b))
+      if (options_.stored.contains(g_.stages[at(g_[e.producer].stage)].name))
+        return label(g_, e.producer) + " would be computed again, which is predicted to take longer than to store it";
   const std::vector<NodeId> nodes = nodes_of({a, b});
   std::vector<Axes> spans;
   for (const NodeId n : nodes)

@@ -37,11 +37,14 @@ class Fastest {
       take_if_faster(Planner(g_, device_, without).fused(unfused_), true);
     }
     if (options_.allow.empty()) let_products_wait();
+    if (options_.allow.empty()) store_what_is_computed_again();
     if (options_.allow.empty()) not_slower_than_unfused();
     return std::move(chosen_);
   }
 
  private:
+  static constexpr std::size_t kMostOfTrials = 256;  ///< nodes of graphs that are planned again for one value
+
   bool take_if_faster(Counted other, bool has_to_run) {
     if (has_to_run && !other.runs()) return false;
     if (!other.is_faster_than(chosen_)) return false;
@@ -102,6 +105,24 @@ class Fastest {
       return std::ranges::any_of(group.nodes, [&](NodeId n) { return g[n].op == Op::matmul; }) &&
              std::ranges::all_of(group.stores, is_result);
     });
+  }
+
+  /// Values that kernels compute again since each merge saved time, where all of them together do not: all are stored,
+  /// else one after the other.
+  void store_what_is_computed_again() {
+    if (chosen_.plan().graph.nodes.size() > kMostOfTrials) return;
+    const std::vector<std::string> stages = stages_computed_again(chosen_.plan(), device_);
+    if (stages.empty() || try_stored({stages.begin(), stages.end()})) return;
+    for (std::size_t i = 0; stages.size() > 1 && i < std::min(stages.size(), kMostTrials); ++i) try_stored({stages[i]});
+  }
+
+  bool try_stored(std::set<std::string> stages) {
+    PlanOptions options = options_;
+    options.stored.merge(stages);
+    Counted other = Planner(g_, device_, options).fused(unfused_);
+    if (other.exceeds(unfused_) || !take_if_faster(std::move(other), !options_.beyond_executors())) return false;
+    options_ = std::move(options);
+    return true;
   }
 
   void not_slower_than_unfused() {

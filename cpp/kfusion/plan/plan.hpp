@@ -84,6 +84,8 @@ struct PlanOptions {
   /// Products, by name_apart(), whose kernels take no operations with them where an executor would run them: it would
   /// take longer.
   std::map<const Executor*, std::set<std::string>> apart;
+  /// Stages whose values a kernel that would compute them again reads instead: that takes less.
+  std::set<std::string> stored;
   int most_waiting = 1;  ///< products of one depth, which nobody waits for, in a kernel that waits for all of them
   std::shared_ptr<const Measured> measured;  ///< on the device, if anything was
 

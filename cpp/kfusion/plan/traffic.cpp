@@ -253,6 +253,33 @@ PlanCost count_in_place(Plan& plan, const Device& d) {
   return c;
 }
 
+std::vector<std::string> stages_computed_again(const Plan& plan, const Device& d) {
+  const Graph& g = plan.graph;
+  std::multimap<double, std::string, std::greater<>> found;  // by the time that computing again takes
+  for (const Group& group : plan.groups) {
+    const std::vector<std::int64_t> times = times_of(plan, group, d);
+    double us = 0;
+    std::vector<NodeId> again;
+    for (std::size_t i = 0; i < times.size(); ++i) {
+      const NodeId n = group.nodes[i];
+      if (times[i] <= g[n].size() || !is_pointwise(plan.folded.work[at(n)].kind)) continue;
+      us += us_of(flops_of(g, n, times[i], d), d) - us_of(flops_of(g, n, g[n].size(), d), d);
+      again.push_back(n);
+    }
+    if (us <= kIndistinctLaunch * d.launch_us) continue;
+    for (const NodeId n : again) {
+      const bool is_handed_on = std::ranges::any_of(group.nodes, [&](NodeId reader) {
+        return !contains(again, reader) &&
+               std::ranges::any_of(plan.folded.work[at(reader)].reads, [&](const Access& a) { return a.base == n; });
+      });
+      if (is_handed_on) found.emplace(us, g.stages[at(g[n].stage)].name);
+    }
+  }
+  std::vector<std::string> stages;
+  for (const auto& [us, stage] : found) stages.push_back(stage);
+  return stages;
+}
+
 Savings savings(const PlanCost& unfused, const PlanCost& fused) {
   return savings(unfused.total.traffic.issued.total(), fused.total.traffic.issued.total());
 }
