@@ -46,6 +46,31 @@ def test_attention_is_one_kernel_and_says_why():
     assert kf.Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
+def test_our_attention_of_torchs_tensors_may_be_torchs():
+    q = spec(8, 12, 1024, 64, dtype="bfloat16")
+    ours = kf.plan(lambda q, k, v: kf.attention(kf.square(q), k, v, causal=True), q, q, q, device="H200")
+    theirs = kf.plan(lambda q, k, v: causal(kf.square(q), k, v), q, q, q, device="H200")
+    assert [g.ops for g in ours.groups] == [g.ops for g in theirs.groups] == [("square",), ("library_call",)]
+    three = spec(8, 1024, 64)  # torch's kernels take four axes
+    assert "as the library" not in str(kf.plan(kf.attention, three, three, three, device="H200"))
+
+
+def test_half_of_a_causal_mask_is_left_out_by_the_library():
+    q = spec(4, 16, 4096, 128, dtype="bfloat16")
+    whole = kf.plan(F.scaled_dot_product_attention, q, q, q, device="H200")
+    half = kf.plan(causal, q, q, q, device="H200")
+    assert half.library.flop_total == whole.library.flop_total // 2
+
+
+def test_our_attention_gives_the_same_by_either_function():
+    q, k, v = random(2, 3, 9, 8), random(2, 3, 9, 8) * 2, random(2, 3, 9, 8) - 1
+    mask = torch.ones(9, 9, dtype=torch.bool).tril()
+    for options in ({"causal": True}, {"mask": mask}, {"mask": mask[None, :1], "scale": 0.3}, {"scale": 2}):
+        got = kf.fuse(lambda q, k, v, o=options: kf.attention(q, k, v, **o))(q, k, v)
+        exact = kf.attention(*(x.double() for x in (q, k, v)), **options)
+        torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("device", ["H200", "A100 80GB", "EPYC 9654"])
 @pytest.mark.parametrize(
     "shape", [(1, 2, 1, 32), (1, 8, 64, 64), (4, 2, 512, 32), (4, 32, 2048, 64), (4, 32, 2048, 128)]

@@ -24,7 +24,15 @@ std::vector<NodeId> products_of(const Graph& g) {
   return products;
 }
 
-/// Of the products among the nodes of a form; `products`: all of the graph.
+/// Whether a form's nodes read positions: attention of a causal mask.
+bool has_positions(const Graph& g, const LibraryForm& form) {
+  return std::ranges::any_of(g.nodes, [&](const Node& n) {
+    return is_within(form, n.stage) && std::ranges::any_of(n.arguments, [&](NodeId a) { return g[a].op == Op::iota; });
+  });
+}
+
+/// FLOPs of the products among the nodes of a form; `products`: all of the graph. Half of them where a causal mask
+/// hides half of the scores, which torch's kernels leave out.
 std::int64_t flops_of(const Graph& g, const std::vector<NodeId>& products, const LibraryForm& form) {
   std::int64_t flops = 0;
   for (const NodeId product : products) {
@@ -35,7 +43,7 @@ std::int64_t flops_of(const Graph& g, const std::vector<NodeId>& products, const
     flops = checked_add(flops, checked_multiply(checked_multiply(2, depth, "operations"), n.size(), "operations"),
                         "operations");
   }
-  return flops;
+  return has_positions(g, form) ? flops / 2 : flops;
 }
 
 /// Whether the library's one call is a convolution and, on a GPU, a kernel for what comes after it: torch's have no

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 from .._graph.values import stage
@@ -42,7 +43,19 @@ def attention(
 
     Source: Vaswani et al., "Attention Is All You Need", 2017.
     """
+    # torch's kernel may be faster: the graph learns of it. Torch takes a scale whose value may change as it is now.
+    if type(scale) in (float, int, type(None)) and _is_torchs(q, k, v, mask, causal):
+        function = sys.modules["torch"].nn.functional.scaled_dot_product_attention
+        return function(q, k, v, mask, 0.0, causal, scale=scale)
     return attended(q, k, v, scale, mask, causal, 0.0)
+
+
+def _is_torchs(q: Array, k: Array, v: Array, mask: Array | None, causal: bool) -> bool:
+    """Whether torch's function takes these arguments."""
+    if any(a._library != "torch" or a.ndim != 4 for a in (q, k, v)) or (causal and mask is not None):
+        return False
+    batches, dtypes = {a.shape[:-2] for a in (q, k, v)}, {a._dtype for a in (q, k, v)}
+    return len(batches) == len(dtypes) == 1 and (mask is None or mask._dtype in ("bool", q._dtype))
 
 
 def attended(

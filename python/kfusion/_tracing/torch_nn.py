@@ -227,8 +227,6 @@ def _in_groups(x: Any, heads: int, groups: int) -> Any:
 
 
 def _attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, scale: float | None, dropout: float) -> Any:
-    if not dropout:
-        return attention.attention(query, key, value, scale=scale, mask=mask, causal=causal)
     tracer = query._tracer
     key, value, mask = (v if v is None else tracer.lift(v, "torch") for v in (key, value, mask))
     return attention.attended(query, key, value, scale, mask, causal, dropout)
