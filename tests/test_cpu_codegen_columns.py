@@ -103,6 +103,48 @@ class TestSweeps:
             np.testing.assert_array_equal(generated(argmax, x)[0], x.argmax(0))
 
 
+class TestRowsSideBySide:
+    """Rows of few columns are one row; the last ones fill it in part."""
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("shape", [(65, 5), (257, 3), (1000, 20), (997, 50), (1300, 129), (9001, 24)], ids=str)
+    def test_values_of_columns_are_repeated(self, shape, dtype, isa, rng):
+        x, weight, bias = draw(rng, dtype, shape), draw(rng, dtype, shape[1:]), draw(rng, dtype, shape[1:])
+
+        def build(g: Any, i: int, w: int, b: int) -> list[int]:
+            mean = g.reduce("mean", i, [0], True)
+            away = g.map("multiply", [g.map("subtract", [i, mean]), w])
+            everywhere = g.map("where", [g.map("equal", [i, i]), b, b])
+            return [away, g.reduce("mean", g.map("square", [away]), [0]), mean, everywhere]
+
+        away, squares, mean, everywhere = generated(build, x, weight, bias)
+        assert_close(mean[0], wide(x).mean(0), dtype)
+        np.testing.assert_array_equal(everywhere, np.broadcast_to(bias, shape))
+        if dtype in ("float32", "float64"):  # half means are rounded
+            want = (wide(x) - wide(x).mean(0)) * wide(weight)
+            assert_close(away, want, dtype)
+            assert_close(squares, (want**2).mean(0), dtype)
+
+    @pytest.mark.parametrize("dtype", ALL_DTYPES)
+    def test_extremes_and_truth_are_exact(self, dtype, isa, rng):
+        for shape in ((70, 3), (1001, 6), (515, 100)):
+            ops = ["any", "all"] if dtype == "bool" else ["max", "min", "any", "all"]
+            assert_same_bits(lambda g, i, ops=ops: [g.reduce(op, i, [0]) for op in ops], draw(rng, dtype, shape))
+
+    def test_of_several_groups(self, isa, rng):
+        x, weight = draw(rng, "float32", (3, 501, 6)), draw(rng, "float32", (3, 1, 6))
+
+        def build(g: Any, i: int, w: int) -> int:
+            return g.map("multiply", [g.map("subtract", [i, g.reduce("max", i, [1], True)]), w])
+
+        np.testing.assert_array_equal(generated(build, x, weight)[0], (x - x.max(1, keepdims=True)) * weight)
+
+    def test_past_the_caches(self, isa, rng):
+        x = rng.standard_normal((300001, 30), np.float32)
+        (got,) = generated(lambda g, i: g.map("subtract", [i, g.reduce("max", i, [0], True)]), x)
+        np.testing.assert_array_equal(got, x - x.max(0))
+
+
 class TestLayouts:
     LAYOUTS: ClassVar[dict[str, Callable[[Callable[..., np.ndarray]], np.ndarray]]] = {
         "every third row": lambda make: make((210, 70))[::3, 5:-7],

@@ -13,6 +13,9 @@ struct ColumnCall {
   std::int64_t part;                 ///< where in the scratch memory the accumulators of these rows are
   std::int64_t parts;                ///< of the rows; accumulators of all are combined in their order
   std::int64_t first_part, part_bytes, array_bytes;
+  std::int64_t begun_row;          ///< where accumulators begin anew: first_row, or -1 where they go on
+  std::int64_t together, columns;  ///< rows of so many columns that are one (Form::together)
+  std::int64_t count;              ///< elements that a column reduces
 };
 enum class ColumnNumber : std::uint8_t {
   kFirstPhase,
@@ -24,7 +27,11 @@ enum class ColumnNumber : std::uint8_t {
   kParts,
   kFirstPart,
   kPartBytes,
-  kArrayBytes
+  kArrayBytes,
+  kBegunRow,
+  kTogether,
+  kColumns,
+  kCount
 };
 
 }  // namespace kfusion::cpu::ir

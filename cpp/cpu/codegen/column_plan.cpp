@@ -9,6 +9,8 @@ namespace kfusion::cpu::ir {
 namespace {
 
 bool is_made(const Step& s) { return s.kind == StepKind::kMap || s.kind == StepKind::kCast; }
+/// A value for each column, which rows side by side need as often as they are.
+bool waits(const Form& form, const Step& s) { return form.together > 1 && s.kind == StepKind::kLoad; }
 
 }  // namespace
 
@@ -22,7 +24,8 @@ ColumnPlan::ColumnPlan(const Form& form) {
   std::vector<bool> is_held(form.kernel.steps.size(), false);
   const auto hold = [&](int s) {
     const Step& step = form.kernel.steps[static_cast<std::size_t>(s)];
-    if (form.varies(s) && !form.along(s) && is_made(step)) is_held[static_cast<std::size_t>(s)] = true;
+    if (form.varies(s) && !form.along(s) && (is_made(step) || waits(form, step)))
+      is_held[static_cast<std::size_t>(s)] = true;
   };
   for (int s = 0; s < std::ssize(form.kernel.steps); ++s) {
     const Step& step = form.kernel.steps[static_cast<std::size_t>(s)];

@@ -13,16 +13,17 @@ struct ColumnPlan {
   /// Those that a phase leaves: values known when `ready` sweeps are done.
   std::vector<int> held_after(const Form& form, int ready) const;
 
- private:
-  void take_searches(const Form& form);
+  /// The sweeps that are done when a step's value is known.
   int ready(const Form& form, int step) const;
 
- public:
   std::vector<Sweep> sweeps;
   std::vector<Search> searches;  ///< that the sweeps of their extremes take
   std::vector<int> kept;         ///< steps, each of which has a register for each element of a tile (Form::in_tiles)
   std::vector<int> held;         ///< steps, each of which has an array along a block's columns
   std::vector<int> reductions;   ///< steps, each of which has an array of accumulators
+
+ private:
+  void take_searches(const Form& form);
 };
 
 /// A lane has so many bytes: columns lie alike in all arrays.

@@ -30,6 +30,10 @@ void ColumnRows::begin(const Number& count) {
     for (const Place& p : *all)
       if (p.by_runs)
         moving_.push_back({&p, p.transposed ? transpose(p) : at_.integer(form_.stride(p, form_.axes - 2))});
+  for (const Moving& m : moving_)
+    if (const Place& p = *m.place;
+        form_.fetches && !p.stored && !p.is_iota() && !p.is_table && p.reach == Reach::kDense)
+      fetched_.push_back(fetched(m));
 }
 
 /// Gives it rows of scratch memory; returns what lies between elements there.
@@ -51,6 +55,11 @@ void ColumnRows::take(int sweep, const Part& part, const Number& row, const Numb
     carry.insert(carry.end(), more.begin(), more.end());
   }
   push_rows(row, carry);
+  if (count.is(1)) {
+    next_row(sweep, part, carry, each, 0, past_caches);
+    carry.resize(each);
+    return at_.return_to(here);
+  }
   Number rest = 0;
   if (chains > 1) {
     rest = for_each(0, count, chains, carry, [&](const Number&) {
@@ -120,20 +129,27 @@ void ColumnRows::row_of_columns(int sweep, const Part& part, Carry& carry, bool 
     if (is_before(step)) elements_.find_kept(step, kept_row(step) + (Number(0) - part.first * item_of(step)));
   elements_.compute_run(s.wanted);
   elements_.compute(s.wanted, part);
-  if (form_.fetches && sweep == 0 && !part.count) fetch_ahead(part);
+  if (sweep == 0 && !part.count) fetch_ahead(part);
   for (const auto& r : reductions_[at_place(sweep)]) r->take(carry, elements_, at_, part.registers);
   for (const int step : s.keeps) elements_.keep(step, kept_row(step), of_tile);
   for (const int t : s.stores) store(t, part, past_caches);
 }
 
-/// Rows of the next turn: those that lie a power of two apart share few lines of the first cache.
-void ColumnRows::fetch_ahead(const Part& part) {
-  for (const Moving& m : moving_) {
-    const Place& p = *m.place;
-    if (p.stored || p.is_iota() || p.is_table || p.reach != Reach::kDense) continue;
-    const Pointer next = at_.row(p) + (m.step * kRowsAtOnce + part.first * p.item);
-    for (std::int64_t line = 0; line < std::int64_t{form_.lanes} * part.registers * p.item; line += kLine)
-      prefetch(next + line);
+/// Some rows ahead; where a block's row is longer than what is fetched ahead, in that row and then in the next.
+ColumnRows::Fetched ColumnRows::fetched(const Moving& m) const {
+  const std::int64_t item = m.place->item;
+  const Number begin(std::string("%begin")), end(std::string("%end")), bytes = (end - begin) * item;
+  const Number rows = quotient(kBytesAhead, bytes);
+  return {m.place, end - kBytesAhead / item, choose(rows == 0, kBytesAhead, rows * m.step),
+          choose(rows == 0, m.step - bytes + kBytesAhead, rows * m.step)};
+}
+
+void ColumnRows::fetch_ahead(const Part& part) const {
+  for (const Fetched& f : fetched_) {
+    const Number ahead = choose(part.first < f.limit, f.ahead, f.ahead_of_last);
+    const Pointer next = at_.row(*f.place) + (part.first * f.place->item + ahead);
+    for (std::int64_t line = 0; line < std::int64_t{form_.lanes} * part.registers * f.place->item; line += kLine)
+      prefetch(next + line, Fetch::kNear);
   }
 }
 

@@ -28,6 +28,11 @@ class ColumnRows {
     const Place* place;
     Number step;
   };
+  /// What is fetched: from elements before `limit` so many bytes ahead, from others so many.
+  struct Fetched {
+    const Place* place;
+    Number limit, ahead, ahead_of_last;
+  };
   std::int64_t item_of(int s) const {
     const DType type = form_.kernel.steps[static_cast<std::size_t>(s)].dtype;
     return static_cast<std::int64_t>(item_bytes(compute_dtype(type)));
@@ -38,7 +43,8 @@ class ColumnRows {
   void push_rows(const Number& row, Carry& carry) const;
   void next_row(int sweep, const Part& part, Carry& carry, std::size_t each, std::size_t first, bool past_caches);
   void row_of_columns(int sweep, const Part& part, Carry& carry, bool past_caches);
-  void fetch_ahead(const Part& part);
+  Fetched fetched(const Moving& m) const;
+  void fetch_ahead(const Part& part) const;
 
   const Form& form_;
   Addresses& at_;
@@ -48,6 +54,7 @@ class ColumnRows {
   Number count_ = 1;                      ///< rows of a group
   std::vector<Accumulators> reductions_;  ///< by sweep
   std::vector<Moving> moving_;            ///< elsewhere in each row
+  std::vector<Fetched> fetched_;
   std::vector<Transposed> transposed_;
   std::vector<Pointer> kept_rows_;  ///< of the row that is taken
 };

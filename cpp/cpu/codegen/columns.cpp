@@ -23,7 +23,7 @@ class ColumnsText {
 
   void write() {
     text().libm = at_.field(Field::kLibm).name;
-    count_ = at_.runs();
+    count_ = form_.in_tiles ? at_.runs() : told(ColumnNumber::kCount);
     inner_ = at_.integer(form_.extent(form_.axes - 2));
     rows_.begin(count_);
     elements_.compute_constants();
@@ -49,8 +49,8 @@ class ColumnsText {
             const std::function<void(const Number& row, const Number& count)>& body) {
     const Addresses::Here here = at_.here();
     repeat(first, last, carry, [&](const Number& row) {
-      Number count = least(most, last - row);
-      if (has_runs()) count = least(count, inner_ - (row - quotient(row, inner_) * inner_));
+      Number count = most.is(1) ? most : least(most, last - row);
+      if (has_runs() && !most.is(1)) count = least(count, inner_ - (row - quotient(row, inner_) * inner_));
       at_.go_to_run(row);
       at_.begin_run();
       body(row, count);
@@ -123,9 +123,10 @@ class ColumnsText {
   Pointer array(const Number& first, std::int64_t index, std::int64_t item) const {
     return at_.field(Field::kScratch) + (first + array_bytes_ * index - begin_ * item);
   }
-  ColumnArrays arrays(const Number& part) const {
-    return [this, part](int step, std::int64_t item) {
-      return array(part, std::ranges::find(plan_.reductions, step) - plan_.reductions.begin(), item);
+  /// `column`: which is taken for the block's first.
+  ColumnArrays arrays(const Number& part, const Number& column = 0) const {
+    return [this, part, column](int step, std::int64_t item) {
+      return array(part, std::ranges::find(plan_.reductions, step) - plan_.reductions.begin(), item) + column * item;
     };
   }
   Pointer held_array(int s) const {
@@ -146,10 +147,10 @@ class ColumnsText {
     std::vector<Place> stores;
     for (const int t : s.stores) stores.push_back(form_.stores[s_(t)]);
     const std::optional<Number> from = aligned(stores);
-    const Number part_at = told(ColumnNumber::kPart);
-    const Number first = told(ColumnNumber::kFirstRow);
+    const Number part_at = told(ColumnNumber::kPart), begun = told(ColumnNumber::kBegunRow);
+    const Number at_once = form_.row_by_row ? Number(1) : told(ColumnNumber::kRowsAtOnce);
     Carry nothing;
-    runs(first, told(ColumnNumber::kLastRow), told(ColumnNumber::kRowsAtOnce), nothing,
+    runs(told(ColumnNumber::kFirstRow), told(ColumnNumber::kLastRow), at_once, nothing,
          [&](const Number& row, const Number& count) {
            walk(form_, begin_, end_, from, nothing, [&](const Part& part, bool past_caches) {
              find_held(sweep);
@@ -157,9 +158,11 @@ class ColumnsText {
              Carry carry;
              for (const auto& r : rows_.reductions(sweep)) r->begin(carry, at_, part.registers);
              if (!carry.empty())
-               when(first < row, carry, [&] {
-                 for (const auto& r : rows_.reductions(sweep)) r->load(carry, arrays(part_at), part);
-               });
+               when(
+                   row == begun, carry, [] {},
+                   [&] {
+                     for (const auto& r : rows_.reductions(sweep)) r->load(carry, arrays(part_at), part);
+                   });
              rows_.take(sweep, part, 0, count, carry, past_caches);
              for (const auto& r : rows_.reductions(sweep)) r->save(carry, arrays(part_at), part);
            });
@@ -184,9 +187,17 @@ class ColumnsText {
     const Number first = told(ColumnNumber::kFirstPart), bytes = told(ColumnNumber::kPartBytes);
     Carry carry;
     r.begin(carry, at_, part.registers);
-    r.load(carry, arrays(first), part);
-    for_each(1, told(ColumnNumber::kParts), 1, carry,
-             [&](const Number& k) { r.join(carry, arrays(first + bytes * k), part); });
+    if (form_.together == 1) {
+      r.load(carry, arrays(first), part);
+      for_each(1, told(ColumnNumber::kParts), 1, carry,
+               [&](const Number& k) { r.join(carry, arrays(first + bytes * k), part); });
+    } else {
+      for_each(0, told(ColumnNumber::kParts), 1, carry, [&](const Number& k) {
+        for_each(0, told(ColumnNumber::kTogether), 1, carry, [&](const Number& row) {
+          r.join(carry, arrays(first + bytes * k, row * told(ColumnNumber::kColumns)), part);
+        });
+      });
+    }
     return r.finish(carry, part.registers, count_);
   }
 

@@ -175,6 +175,7 @@ void Elements::compute(const std::vector<int>& wanted, const Part& part) {
 std::vector<Value> Elements::registers_of(int s, const Part& part) {
   const Step& of = step(s);
   const auto at = [](int i) { return static_cast<std::size_t>(i); };
+  raw_[at(s)].clear();
   if (kept_[at(s)]) return load_kept(compute_dtype(of.dtype), *kept_[at(s)], part);
   if (of.kind == StepKind::kLoad || of.kind == StepKind::kTake) {
     raw_[at(s)] = of.kind == StepKind::kTake ? taken(s, part) : load(form_.loads[at(of.index)], of.dtype, part, 0);

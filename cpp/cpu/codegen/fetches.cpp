@@ -27,7 +27,7 @@ void Fetches::shared_lines() const {
   for (const Place& p : form_.stores) {
     if (p.reach != Reach::kDense || !p.by_rows) continue;
     const Pointer next = at_.row(p) + to_next_row(p);
-    when((address_of(next) & (kBytesOfLine - 1)) == 0, [] {}, [&] { prefetch(next, true); });
+    when((address_of(next) & (kBytesOfLine - 1)) == 0, [] {}, [&] { prefetch(next, Fetch::kToWrite); });
   }
 }
 

@@ -73,10 +73,10 @@ void put_number(const Number& n, const Pointer& array, std::int64_t index) {
   text().line("store i64 " + n.name() + ", ptr " + (array + index * 8).name + ", align 8");
 }
 
-void prefetch(const Pointer& p, bool to_write) {
+void prefetch(const Pointer& p, Fetch how) {
   text().declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)");
-  text().line("call void @llvm.prefetch.p0(ptr " + p.name + (to_write ? ", i32 1, i32 3" : ", i32 0, i32 2") +
-              ", i32 1)");
+  text().line("call void @llvm.prefetch.p0(ptr " + p.name + (how == Fetch::kToWrite ? ", i32 1" : ", i32 0") +
+              (how == Fetch::kFar ? ", i32 2" : ", i32 3") + ", i32 1)");
 }
 
 Pointer room(std::int64_t bytes) { return {text().stack("[" + std::to_string(bytes) + " x i8]")}; }

@@ -55,8 +55,9 @@ Pointer pointer_at(const Pointer& array, std::int64_t index);
 Number number_at(const Pointer& array, std::int64_t index);
 void put_number(const Number& n, const Pointer& array, std::int64_t index);
 
-/// Begins to bring a line of memory to the second-level cache; to write to it, to the first-level one.
-void prefetch(const Pointer& p, bool to_write = false);
+/// Begins to bring a line of memory to a cache: the second-level one, the first, or the first to write to it.
+enum class Fetch : std::uint8_t { kFar, kNear, kToWrite };
+void prefetch(const Pointer& p, Fetch how = Fetch::kFar);
 
 /// Memory of the function, at a line of the cache.
 Pointer room(std::int64_t bytes);

@@ -6,6 +6,7 @@
 #include "cpu/codegen/ops.hpp"
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/row_stages.hpp"
+#include "cpu/codegen/side_by_side.hpp"
 #include "kfusion/divide_up.hpp"
 
 namespace kfusion::cpu::ir {
@@ -78,6 +79,9 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
              : k.kind == Pattern::kPointwise ? axes - 1
                                              : std::min(across ? kept - 1 : kept, axes - 1);
   constants_ = axes;
+  registers = registers_at_once(k, t);
+  in_tiles = across && goes_in_tiles(k);
+  if (across && !in_tiles) lay_side_by_side();
   int array = 0;
   for (const Operand& o : k.loads) loads.push_back(place(o, static_cast<int>(item_bytes(o.dtype)), array++, false));
   for (const Operand& o : k.iotas) iotas.push_back(place(o, 1, -1, false));
@@ -95,11 +99,10 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
       for (Place& p : *places) transpose(p);
   positions_ = constants_;
   constants_ += 2 * static_cast<int>(tables.size()) + 1;
-  registers = registers_at_once(k, t);
   in_pieces = !across && goes_in_pieces(k);
-  in_tiles = across && goes_in_tiles(k);
-  if (across && !in_tiles && k.kept.back() < std::int64_t{lanes} * registers) registers = 1, chains = kChains;
+  if (across && !in_tiles && cols() < std::int64_t{lanes} * registers) registers = 1, chains = kChains;
   fetches = is_from_memory(k) && !(across && (in_tiles || chains > 1));
+  row_by_row = across && fetches && cols() > std::int64_t{lanes} * registers;
   has_moments = !across && takes_moments(k);
   takes_pairs_ = in_pieces && !has_moments && k.cols() > kLongestRow && seconds_need_firsts(k);
   for (const Step& s : k.steps) reach_.push_back(reach_of(s)), along_.push_back(is_along(s));
@@ -124,6 +127,13 @@ bool Form::is_along(const Step& s) const {
   if (s.kind == StepKind::kIota) return iotas[index].by_runs;
   if (s.kind == StepKind::kTake && tables[index].by_runs) return true;
   return std::ranges::any_of(s.arguments, [this](int a) { return along(a); });
+}
+
+/// Rows behind the last whole turn of `together` are some columns of one more row.
+void Form::lay_side_by_side() {
+  together = rows_side_by_side(kernel, lanes, registers);
+  extents_.back() *= together;
+  if (together > 1) extents_[extents_.size() - 2] /= together;
 }
 
 /// Numbers of axes in the order of loops.
@@ -194,6 +204,7 @@ void Form::transpose(Place& p) const {
 Extents Form::strides(const Place& p) const {
   Extents s = ordered(p.operand->kept, p.operand->reduced);
   s.resize(static_cast<std::size_t>(axes), p.is_iota() ? 0 : 1);
+  if (together > 1) s[s.size() - 2] *= together;
   for (std::int64_t& stride : s) stride *= p.item;
   return s;
 }
@@ -215,9 +226,11 @@ std::vector<std::int64_t> Form::integers() const {
 }
 
 std::int64_t Form::elements(const Place& p) const {
-  const Extents s = strides(p);
   std::int64_t n = 1;
-  for (std::size_t axis = 0; axis < s.size(); ++axis) n *= s[axis] == 0 ? 1 : extents_[axis];
+  const auto count = [&n](const Extents& strides, const Extents& extents) {
+    for (std::size_t axis = 0; axis < strides.size(); ++axis) n *= strides[axis] == 0 ? 1 : extents[axis];
+  };
+  count(p.operand->kept, kernel.kept), count(p.operand->reduced, kernel.reduced);
   return n;
 }
 

@@ -76,8 +76,10 @@ class Form {
   bool across;       ///< lanes lie along the last kept axis, which comes last here: "rows" are the other kept axes, and
                      ///< their runs are what the kernel's reductions take
   bool in_tiles;     ///< across: some columns go through all sweeps, then the next
+  int together = 1;  ///< across: so many rows of few columns are one, side by side (side_by_side.hpp)
   int chains = 1;    ///< across: of few columns so many rows have accumulators of their own, which a core adds at once
   bool fetches;      ///< what the next rows read is fetched, since it is in no cache
+  bool row_by_row;   ///< across: each row goes through a block of columns by itself, as memory lies
   bool has_moments;  ///< each pair of reductions is a mean and the squares about it, taken by one sweep
   bool joins_rows;   ///< of maps: a row is all that lies along the last two axes, since the last one is short
   bool in_pieces;    ///< rows go by in pieces (pieces.hpp): they are long, or too few for the threads
@@ -134,6 +136,7 @@ class Form {
 
   Reach reach_of(const Step& s) const;
   bool is_along(const Step& s) const;
+  void lay_side_by_side();
   Extents ordered(const Extents& kept, const Extents& reduced) const;
 
   Extents extents_;

@@ -91,9 +91,16 @@ inline bool goes_in_tiles(const Kernel& k) { return k.cols() <= kRowsOfTile; }
 constexpr int side_of_squares(int item, int lanes) { return std::min(item >= 4 ? 4 : 8, lanes); }
 inline constexpr std::int64_t kFewElements = 4;
 
-/// Rows that go through a block before the next do; its columns; and bytes of a block whose rows the cache holds until
-/// they are swept again.
-inline constexpr std::int64_t kRowsAtOnce = 8, kBlockColumns = 2048, kLeastBlockColumns = 128, kBlockBytes = 512 * 1024;
+/// Columns of a block, and bytes of one whose rows the cache holds until they are swept again.
+inline constexpr std::int64_t kBlockColumns = 2048, kLeastBlockColumns = 128, kBlockBytes = 512 * 1024;
+/// Rows in the cache that go through a block before the next do: at least so many, or so many bytes.
+inline constexpr std::int64_t kRowsAtOnce = 8, kBytesAtOnce = 32 * 1024;
+/// Rows from memory go through it one by one: the sum of 5000 x 1024 floats takes 0.6 of the time of 8 that are read at
+/// once, a little of each. So many bytes ahead are brought to the first-level cache.
+inline constexpr std::int64_t kBytesAhead = 8 * 1024;
+/// Few columns whose rows follow each other in memory are taken some rows side by side, as one row: so many of them
+/// that least of the lanes stay empty. Columns that are so taken, and at most of such a row.
+inline constexpr std::int64_t kFewColumns = 256, kSideBySideColumns = 2048;
 /// Rows of few columns that are added at once, and how many go through their block before the next do.
 inline constexpr int kChains = 4;
 inline constexpr std::int64_t kRowsOfChains = 512;
