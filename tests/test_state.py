@@ -431,3 +431,107 @@ def test_instances_take_turns():
             np.testing.assert_allclose(each.h, i * sum(0.5**k for k in range(n)))
             assert each.n == n
     assert Filter.step._cached() == 1
+
+
+# ---- views of what is set, or of arguments ----
+
+
+class Viewed:
+    def __init__(self, library):
+        self.buf, self.tail = library.zeros((2, 4)), library.zeros((2, 3))
+
+
+def sets_both(x, s):
+    s.buf = s.buf + x
+    s.tail = s.buf[:, 1:]
+    return s.buf.sum()
+
+
+def sets_two_views(x, s):
+    y = x * 2
+    s.buf, s.tail = y[:1], y.swapaxes(0, 1)[1:]
+    return y.sum()
+
+
+def sets_a_view_of_an_argument(x, s):
+    s.tail = x[1][1:]
+    return x + 1
+
+
+def sets_what_it_returns(x, s):
+    s.buf = x * 2
+    s.tail = s.buf[1]
+    return s.buf
+
+
+def sets_views_within_a_dict(x, s):
+    s.buf = {"whole": x * 2}
+    s.tail = [s.buf["whole"][0], s.buf["whole"][:, 2:]]
+    return x + 1
+
+
+def writes_through_a_view(x, s):
+    s.buf = x * 2
+    s.tail = s.buf[0]
+    s.tail[1:] = 5
+    return s.buf + 1
+
+
+def arrays_of(value):
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [a for v in value for a in arrays_of(v)] if isinstance(value, list) else [value]
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    "f",
+    [
+        sets_both,
+        sets_two_views,
+        sets_a_view_of_an_argument,
+        sets_what_it_returns,
+        sets_views_within_a_dict,
+        writes_through_a_view,
+    ],
+)
+def test_views_that_are_set_are_views(f, library):
+    """Each is written to after every call: all others show that, as they do without kfusion."""
+    library = pytest.importorskip(library)
+    fused, states = kf.fuse(f), [Viewed(library), Viewed(library)]
+    for n in range(3):
+        x = [library.ones((2, 4)) * (n + 1) for _ in states]
+        results = [function(*given) for function, given in zip((fused, f), zip(x, states, strict=True), strict=True)]
+        np.testing.assert_array_equal(*results)
+        for k in range(len(arrays_of([states[0].buf, states[0].tail]))):
+            seen = []
+            for given, s in zip(x, states, strict=True):
+                arrays_of([s.buf, s.tail])[k][...] += 10 * k + 1
+                seen.append([np.asarray(a).copy() for a in (*arrays_of([s.buf, s.tail]), given)])
+            for got, want in zip(*seen, strict=True):
+                np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("rows", [(2, 3, 5, 7)])
+def test_views_that_are_set_of_other_sizes(rows):
+    fused, s = kf.fuse(sets_both), Viewed(np)
+    for n in rows:
+        s.buf = np.zeros((n, 4))
+        assert fused(np.ones((n, 4)), s) == n * 4
+        assert np.shares_memory(s.tail, s.buf)
+        np.testing.assert_array_equal(s.tail, np.ones((n, 3)))
+
+
+def test_a_view_that_was_set_is_written_to():
+    """By a later call, which reads the other array, too: what that would read is refused, not guessed."""
+
+    def f(x, s):
+        s.tail += 1
+        total = s.buf.sum()
+        sets_both(x, s)
+        return total
+
+    fused, s = kf.fuse(f), Viewed(np)
+    fused(np.ones((2, 4)), s)
+    with pytest.raises(ValueError, match=r"s.tail, which the function writes to, must not share memory"):
+        fused(np.ones((2, 4)), s)

@@ -10,7 +10,7 @@ from typing import Any
 from .appended import Appended, ReadsItems
 from .contents import changed, contents, kinds, remembered, same, set_contents
 from .number import IntArgument, computed, is_number
-from .objects import ClassKey, FactoryKey, Given, Parts, Place, Returned, Value, Whole, holds, is_traced, whole_of
+from .objects import ClassKey, FactoryKey, Given, Parts, Place, Returned, Value, View, Whole, holds, is_traced, whole_of
 from .source import SetsState
 from .structure import blank, containers, leaves, may_hold_results, walk
 from .values import Traced
@@ -87,6 +87,7 @@ class PutTogether:
         self._call = call
         self._values: dict[int, Any] = {}  # that it returns or sets, by id
         self.sets_values = False  # beside arguments
+        self._memories: dict[int, dict[int, Traced]] = {}  # by id: the values that are set
         self._made: list[Any] = []
         self._before: list[dict[Any, Any]] = []
 
@@ -97,6 +98,7 @@ class PutTogether:
         if not self._made and not placed:
             return result
         result = self._numbered(result, is_set=False)
+        self._note_memories(placed)
         changed = {}
         for number, (made, before) in enumerate(zip(self._made, self._before, strict=True)):
             if type(made) is Appended and made.is_read:
@@ -159,12 +161,51 @@ class PutTogether:
             if id(v) in numbers:
                 return whole_of(numbers[id(v)])
             if is_traced(v):
-                given = self._arguments.get(id(v), -1) if is_set else -1
-                self.sets_values = self.sets_values or (is_set and given < 0)
-                return Value(self._number(v)) if given < 0 else Given(given)
+                form = self._set_form(v) if is_set else Value(self._number(v))
+                of = form.of if isinstance(form, View) else form
+                self.sets_values = self.sets_values or (is_set and isinstance(of, Value))
+                return form
             return computed(v) if is_set and is_number(v) else v
 
         return walk(value, leaf, enters=lambda v: may_hold_results(v) and holds(v, test), is_leaf=test)
+
+    def _note_memories(self, placed: Mapping[int, Any]) -> None:
+        """Finds which of the values that are set share memory."""
+        made = set(map(id, self._made))
+
+        def is_leaf(v: Any) -> bool:
+            return id(v) in made or is_traced(v)
+
+        def note(_: str, v: Any) -> Any:
+            if isinstance(v, Traced):
+                self._memories.setdefault(id(v._memory), {})[id(v)] = v
+            return v
+
+        for held in (*map(contents, self._made), placed):
+            walk(list(held.values()), note, enters=lambda v: may_hold_results(v) and holds(v, is_leaf), is_leaf=is_leaf)
+
+    def _set_form(self, v: Any) -> Given | Value | View:
+        """What is set: an argument, a value, or a view of one that somebody else has as well."""
+        if (given := self._arguments.get(id(v), -1)) >= 0:
+            return Given(given)
+        if not isinstance(v, Traced) or not v._path or v._tracer.takes_gradients:
+            return Value(self._number(v))
+        if (given := v._tracer.number_of(v)) >= 0:
+            return self._view(Given(given), v)
+        mine = self._memories.setdefault(id(v._memory), {})
+        others = [x for x in (*mine.values(), *self._values.values()) if x is not v]
+        whole = next((x for x in others if isinstance(x, Traced) and x._memory is v._memory and x._path == ()), None)
+        if whole is None and any(x._path for x in mine.values() if x is not v):
+            node = v._memory.node
+            whole = v._tracer.value(node, v._memory, ()) if isinstance(node, int) else None
+            mine |= {} if whole is None else {id(whole): whole}
+        return Value(self._number(v)) if whole is None else self._view(Value(self._number(whole)), v)
+
+    def _view(self, whole: Given | Value, v: Traced) -> View:
+        if v._tracer.recorded is not None:  # how views are made of sizes is not recorded
+            raise v._tracer.recorded.failed()
+        assert v._path is not None
+        return View(whole, v._path)
 
     def _number(self, value: Any) -> int:
         self._values.setdefault(id(value), value)

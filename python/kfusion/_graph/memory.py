@@ -59,6 +59,18 @@ def strides_of(path: Path, shape: Sequence[int], strides: Sequence[int]) -> Sequ
     return strides
 
 
+def viewed(path: Path, array: Any) -> Any:
+    """That view of an array of NumPy's, torch's or CuPy's."""
+    for kind, argument in path:
+        if kind == "slice":
+            array = array[tuple(slice(start, stop) for start, stop, _ in argument)]
+        elif kind == "reshape":
+            array = array.reshape(tuple(argument))
+        elif kind == "transpose":
+            array = array.permute(argument) if hasattr(array, "permute") else array.transpose(argument)
+    return array
+
+
 def _reshaped(shape: Sequence[int], strides: Sequence[int], to: Sequence[int]) -> list[int]:
     """The strides of other extents over the same elements: in C order, or with axes of extent 1 in other places."""
     if without_ones(shape) != without_ones(to):

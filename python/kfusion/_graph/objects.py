@@ -20,6 +20,7 @@ import numpy as np
 from .._spec import is_array
 from .appended import Appended
 from .contents import contents, set_contents, surely
+from .memory import Path, viewed
 from .number import Computed, IntArgument, is_int, is_number, registers
 from .reach import reached
 from .sizes import is_size
@@ -67,6 +68,14 @@ class Value:
     """The value of this number: one array, wherever the function has put it."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class View:
+    """A view of what another form gives, and how it is made."""
+
+    of: Given | Value
+    path: Path
 
 
 @dataclass(frozen=True)
@@ -202,10 +211,15 @@ class TakenApart:
         call = self.args, self.kwargs
         numbers = functools.cache(lambda: registers(*call))
         arrays = functools.cache(lambda: [v for v in leaves(call) if is_array(v) and not isinstance(v, np.generic)])
+
+        def array(form: Given | Value) -> Any:
+            return values[form.number] if isinstance(form, Value) else arrays()[form.number]
+
         forms: dict[type, Callable[[Any], Any]] = {
             Whole: lambda whole: self._wholes[whole.number],
-            Given: lambda given: arrays()[given.number],
-            Value: lambda value: values[value.number],
+            Given: array,
+            Value: array,
+            View: lambda view: viewed(view.path, array(view.of)),
             Computed: lambda computed: computed.value(numbers()),
         }
 
