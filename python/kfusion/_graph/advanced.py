@@ -5,6 +5,7 @@ they are is not set again.
 from __future__ import annotations
 
 import io
+import re
 import sys
 import warnings
 from _thread import LockType
@@ -17,6 +18,7 @@ from .asked import is_table, of_table
 from .structure import ATOMS, HEAP_TYPE
 
 _DEEPEST = 4  # of iterators of iterators
+_SCANNER = type(re.compile("").scanner(""))  # of a pattern, which does not say where it is
 
 
 class Positions:
@@ -99,12 +101,12 @@ def _is_advanced(value: Any) -> bool:
         return False
     if hasattr(kind, "__kfusion_traced__") or (kind.__flags__ & HEAP_TYPE and not _is_of_c(kind)):
         return False
-    return hasattr(kind, "__next__") or hasattr(kind, "qsize")
+    return hasattr(kind, "__next__") or hasattr(kind, "qsize") or kind is _SCANNER
 
 
 def _is_of_c(kind: type) -> bool:
     """Whether a class is one of Python's own in C, whose attributes do not say where its objects are."""
-    return kind.__module__ in ("itertools", "builtins", "_queue", "_csv")
+    return kind.__module__ in ("itertools", "builtins", "_queue", "_csv") or kind is _SCANNER
 
 
 def _position(value: Any, depth: int = 0) -> Any:
@@ -115,6 +117,8 @@ def _position(value: Any, depth: int = 0) -> Any:
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
         return frame and (frame.f_lasti, _position(tuple(frame.f_locals.values()), depth + 1))
+    if type(getattr(value, "__self__", value)) is _SCANNER:
+        return object()  # another one each time
     if not _is_advanced(value):
         return id(value)
     if hasattr(value, "qsize"):

@@ -164,13 +164,15 @@ def of_classes() -> Asked:
 
 
 def elements(value: Any) -> Asked | None:
-    """What an array of objects, or memory that Python's own classes have, holds; None of others."""
+    """What an array of objects, memory that Python's own classes have, or a finalizer holds; None of others."""
     if issubclass(type(value), np.ndarray):  # a trace's values say that they are: another thread may trace
         return Asked(_objects, (weakref.ref(value),)) if value.dtype.hasobject else None
     if is_table(value):
         return Asked(_table, (weakref.ref(value),))
     if isinstance(value, (io.StringIO, io.BytesIO, Context)):
         return Asked(_held, (weakref.ref(value),))
+    if isinstance(value, weakref.finalize):
+        return Asked(_of_finalizer, (value,))
     if isinstance(value, (bytes, np.generic)) or is_array(value) or not _is_memory(value):
         return None
     return Asked(_bytes, (weakref.ref(value) if type(value).__weakrefoffset__ else value,))
@@ -187,6 +189,10 @@ def _is_memory(value: Any) -> bool:
 def _objects(array: Any) -> Any:
     found = array()
     return None if found is None else found.tolist()
+
+
+def _of_finalizer(value: Any) -> Any:
+    return value.alive, value.atexit
 
 
 def _bytes(value: Any) -> Any:
