@@ -146,7 +146,19 @@ std::string Reduction::lift(const Value& x) const {
   return emit(op + from + " " + x.name + " to " + type());
 }
 
+/// The extreme of floats, `b` where it is NaN. What waits for `a`, the accumulator, is two instructions: one that
+/// compares and chooses (a NaN in `a` stays), and one that chooses.
+std::string Reduction::extreme(const std::string& a, const std::string& b) const {
+  const std::string masks = vector_of("i1"), rest = ", " + type() + " ";
+  const std::string beyond =
+      emit(std::string(op_ == Op::max ? "fcmp ogt " : "fcmp olt ") + type() + " " + b + ", " + a);
+  const std::string nan = emit("fcmp uno " + type() + " " + b + ", " + b);
+  const std::string best = emit("select " + masks + " " + beyond + rest + b + rest + a);
+  return emit("select " + masks + " " + nan + rest + b + rest + best);
+}
+
 std::string Reduction::combine(const std::string& a, const std::string& b) const {
+  if (is_float(held_) && (op_ == Op::max || op_ == Op::min)) return extreme(a, b);
   const auto by = [&](const char* op) { return emit(std::string(op) + " " + type() + " " + a + ", " + b); };
   const auto apply_both = [&](Op op) {
     const bool vector = text().lanes() > 1;

@@ -27,6 +27,7 @@ class Reduction {
  protected:
   std::string type() const { return vector_of(lane_); }
   std::string lift(const Value& x) const;
+  std::string extreme(const std::string& a, const std::string& b) const;
 
   const Form& form_;
   int step_, argument_;
