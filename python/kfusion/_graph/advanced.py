@@ -18,7 +18,7 @@ from .asked import is_table, of_table
 from .structure import ATOMS, HEAP_TYPE
 
 _DEEPEST = 4  # of iterators of iterators
-_SCANNER = type(re.compile("").scanner(""))  # of a pattern, which does not say where it is
+_SCANNER: type = type(re.compile("").scanner(""))  # type: ignore[attr-defined]  # which does not say where it is
 
 
 class Positions:
