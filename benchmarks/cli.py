@@ -18,7 +18,6 @@ examples:
   kfusion bench --quick                              a minute on a GPU, some on a CPU
   kfusion bench --out h200.json --plots pictures     all that fits the device
   kfusion bench norms softmax --dtype bfloat16 --peers torch,triton
-  kfusion bench cpu --loops compiled,generated       executors of loops beside one another
   kfusion bench --compare before.json after.json     what changed beyond noise
   kfusion bench --targets h200.json                  which of the project's targets hold
   kfusion bench --plot h200.json --plots pictures    pictures of results that there are
@@ -54,8 +53,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TEXT",
         help="cases whose titles have this text, or one of several: 'x 257|x 1023' (see --list)",
     )
-    parser.add_argument("--loops", type=_names, default=(), metavar="NAMES", help=f"of {','.join(options.LOOPS)}: the "
-                        "suite cpu compares these executors instead of peers, on AVX-512 and AVX2")  # fmt: skip
     parser.add_argument("--bytes", type=parse_positive, metavar="N", help="of a case's input (default: 256 MB on "
                         "a GPU, 1 GB in all on the CPU, 64 MB with --quick)")  # fmt: skip
     parser.add_argument("--repeats", type=parse_positive, metavar="N", help="samples of each version")
@@ -106,7 +103,6 @@ def _options(args: argparse.Namespace) -> options.Options:
         calls=100 if args.quick else 500,
         only=args.only,
         seconds=args.seconds,
-        loops=args.loops,
     )
 
 
@@ -150,7 +146,7 @@ def _command(args: argparse.Namespace) -> str:
     words += [f"--only '{args.only}'"] if args.only else []
     words += [f"--device {args.device}"] if args.device != "auto" else []
     words += ["--quick"] if args.quick else []
-    named = {"dtype": args.dtype, "peers": args.peers, "loops": args.loops}
+    named = {"dtype": args.dtype, "peers": args.peers}
     words += [f"--{name} {','.join(value)}" for name, value in named.items() if value]
     numbers = {"bytes": args.bytes, "repeats": args.repeats, "seconds": args.seconds}
     words += [f"--{name} {value}" for name, value in numbers.items() if value]

@@ -15,7 +15,6 @@ from . import rivals
 
 PEERS = ("numpy", "numexpr", "torch", "torch.compile", "torch.compile.warm", "torch.compile.max",
          "torch.compile.graphs", "triton", "cupy", "cupy.fuse", "jax.jit", "numba", "experiment")  # fmt: skip
-LOOPS = ("compiled", "generated", "interpreted")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 _ON = {
     "cpu": (
@@ -52,7 +51,7 @@ class Options:
     dtypes: None leaves the choice to each suite. nbytes: of a case's input; None likewise. repeats: samples of each
     version; None is as many as there is time for. processes: fresh ones for each first call. calls: in one sample of
     what a call costs the host. only: text that a case's title must have, or several between "|". seconds: after which
-    no case begins. loops: executors of loops on the CPU that the suite cpu compares; none: it measures peers.
+    no case begins.
     """
 
     device: str
@@ -66,16 +65,12 @@ class Options:
     calls: int = 500
     only: str = ""
     seconds: float | None = None
-    loops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises ValueError where a dtype is none of those that are measured."""
         for dtype in self.dtypes or ():
             if dtype not in DTYPES:
                 raise ValueError(f"kfusion bench: a dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-        for name in self.loops:
-            if name not in LOOPS:
-                raise ValueError(f"kfusion bench: loops must be of {', '.join(LOOPS)}, got {name!r}")
 
     def asked(self, known: Collection[str], slow: Collection[str] = ("torch.compile.max",)) -> list[str]:
         """The peers to ask of those that a case knows: those that are slow to compile only where all are wanted."""

@@ -23,8 +23,7 @@ class Row:
     (GB = 1e9 bytes). of_copy: time of a copy of the same bytes / time, 1 is as fast as the copy; the median over pairs
     measured right after one another. error: the largest against float64. launches: kernels of a call as planned;
     held_bytes: memory that a call takes and the process then keeps. tflops: of a case's products; of_copy is then
-    of the bare products. breaks: how often torch.compile left the graph. least_us: of executors
-    of loops, which are compared by it; of_first: over the first one's. What does not apply is None.
+    of the bare products. breaks: how often torch.compile left the graph. What does not apply is None.
     """
 
     version: str
@@ -40,8 +39,6 @@ class Row:
     held_bytes: int | None = None
     tflops: float | None = None
     breaks: int | None = None
-    least_us: float | None = None
-    of_first: float | None = None
 
 
 @dataclass(frozen=True)

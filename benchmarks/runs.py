@@ -14,7 +14,7 @@ from kfusion import _files, _json, _schema
 from kfusion._devices import hardware as _hardware
 
 SCHEMA = 1
-_RARE = ("launches", "held_bytes", "tflops", "least_us", "of_first")  # left out of the many rows that have none
+_RARE = ("launches", "held_bytes", "tflops")  # left out of the many rows that have none
 Self = TypeVar("Self", bound="Run")
 
 

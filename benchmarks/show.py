@@ -47,11 +47,9 @@ def shape(case: Measured) -> str:
 
 
 def cell(row: Row | None) -> str:
-    """The copy's time over this one's; of rows without a copy the time, of executors beside that of the first one."""
+    """The copy's time over this one's; of rows without a copy the time."""
     if row is None:
         return ""
-    if row.least_us is not None:
-        return f"{time_text(row.least_us)} ({row.of_first:.2f})"
     return time_text(row.median_us) if row.of_copy is None else f"{row.of_copy:.2f}"
 
 

@@ -15,7 +15,6 @@ from .cold_start import FirstCall
 from .compiling import CompileCase
 from .host import HostCase
 from .inputs import Inputs
-from .loops import LoopsCase, small
 from .models import ModelCase, available
 from .options import Options
 from .results import Measured
@@ -175,15 +174,6 @@ def _formula(function: Callable[..., Any]) -> str:
 
 
 def _cpu(suite: str, options: Options) -> Iterator[Job]:
-    for case in _cpu_cases(suite, options):
-        yield LoopsCase(case, options.loops) if options.loops else case
-
-
-def _cpu_cases(suite: str, options: Options) -> Iterator[Case]:
-    if options.loops:
-        for rows in (_SOFTMAX, _LAYERNORM, _RELU_LAYERNORM):
-            yield small(_row_case(suite, rows, (16, 256), "float32"))
-        yield small(Case(suite, _formula(f.light), f.light, (16, 256), "float32", (), 2))
     available = hardware.available_memory_bytes() or 8 * _CPU_BYTES
     total = options.nbytes or min(_CPU_BYTES // (16 if options.quick else 1), available // 8)
     sizes = [(total, ("cold",)), *((n, ("hot",)) for n in (() if options.quick else CPU_IN_CACHE.values()))]

@@ -68,26 +68,6 @@ def row_cases(**fused):
     ]  # fmt: skip
 
 
-class TestLoops:
-    def test_executors_are_compared_on_each_instruction_set(self, no_flush):
-        before = _core.isa(), _core.loops_by()
-        wanted = dataclasses.replace(TINY, loops=("compiled", "interpreted"), only="softmax|2x")
-        run = bench.run(("cpu",), wanted, commit="abc")
-        assert (_core.isa(), _core.loops_by()) == before
-        levels = [i for i in ("avx512", "avx2") if i in _core.available_isas()] or [_core.isa()]
-        assert "16 x 256" in [show.shape(case) for case in run.cases]
-        for case in run.cases:
-            assert [r.version for r in case.rows] == [f"{by}, {i}" for i in levels for by in wanted.loops], case.notes
-            for r in case.rows:
-                assert r.least_us <= r.p20_us
-                assert r.of_first == 1 or r.version.startswith("interpreted")
-            assert f"({case.rows[1].of_first:.2f})" in show.line(case)
-
-    def test_others_are_refused(self):
-        with pytest.raises(ValueError, match="loops must be of compiled, generated, interpreted, got 'fast'"):
-            bench.Options(device="cpu", loops=("fast",))
-
-
 class TestSuites:
     def test_every_suite_measures_its_cases(self, tiny):
         pytest.importorskip("torch")  # which some suites measure

@@ -1,5 +1,5 @@
-"""Loops that are generated for the CPU: the compiled executor's bits where these are promised, and a float64 oracle.
-Each test sees to it that its kernels are generated: else it would compare the compiled executor with itself."""
+"""Loops that are generated for the CPU: the interpreter's bits where these are promised, and a float64 oracle. Each test
+sees to it that its kernels are generated: else it would compare the interpreter with itself."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ RELATIVE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e
 
 
 def generated(build: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
-    left = _core.left_to_compiled()
+    left = _core.left_to_interpreter()
     with loops_by("generated"):
         kernels = Kernels(graph_of(build, *arrays), True)
-    assert _core.left_to_compiled() == left, "left to compiled steps"
+    assert _core.left_to_interpreter() == left, "left to the interpreter"
     return kernels(*arrays)
 
 
-def compiled(build: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
-    with loops_by("compiled"):
+def interpreted(build: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
+    with loops_by("interpreted"):
         return Kernels(graph_of(build, *arrays), True)(*arrays)
 
 
 def assert_same_bits(build: Callable[..., Any], *arrays: np.ndarray) -> None:
-    for got, want in zip(generated(build, *arrays), compiled(build, *arrays), strict=True):
+    for got, want in zip(generated(build, *arrays), interpreted(build, *arrays), strict=True):
         assert got.dtype == want.dtype
         assert got.shape == want.shape
         np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
@@ -55,7 +55,7 @@ def assert_close(got: np.ndarray, want: np.ndarray, dtype: str) -> None:
 class TestMaps:
     @pytest.mark.parametrize("dtype", ALL_DTYPES)
     @pytest.mark.parametrize("shape", SHAPES, ids=str)
-    def test_have_the_bits_of_compiled_steps(self, shape, dtype, isa, rng):
+    def test_have_the_interpreters_bits(self, shape, dtype, isa, rng):
         x, y = (draw(rng, dtype, int(np.prod(shape))).reshape(shape) for _ in range(2))
         assert_same_bits(lambda g, a, b: [g.map("maximum", [a, b]), g.map("add", [b, a])], x, y)
 
@@ -70,14 +70,14 @@ class TestMaps:
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_values_of_rows_are_broadcast(self, dtype, isa, rng):
         x = draw(rng, dtype, 7 * 45).reshape(7, 45)
-        row, column = draw(rng, dtype, 45).reshape(1, 45), draw(rng, dtype, 7).reshape(7, 1)
+        row, column = draw(rng, dtype, 45).reshape(1, 45), abs(draw(rng, dtype, 7)).reshape(7, 1)
         assert_same_bits(
-            lambda g, a, b, c: g.map("add", [g.map("multiply", [a, g.map("exp", [c])]), b]), x, row, column
+            lambda g, a, b, c: g.map("add", [g.map("multiply", [a, g.map("sqrt", [c])]), b]), x, row, column
         )
 
     def test_past_the_caches(self, isa, rng):
         x = rng.standard_normal((9_000_001,), np.float32)[1:]  # no array begins at a line
-        assert_same_bits(lambda g, a: [g.map("exp", [a]), g.map("negative", [a])], x)
+        assert_same_bits(lambda g, a: [g.map("sqrt", [a]), g.map("negative", [a])], abs(x))
 
 
 class TestRows:
@@ -105,12 +105,10 @@ class TestRows:
         x = (rng.standard_normal((18, cols)) + offset).astype(np.float32)
         with loops_by("generated"):
             got = kf.fuse(lambda v: kf.layernorm(v))(x)
-        with loops_by("compiled"):
-            before = kf.fuse(lambda v: kf.layernorm(v))(x)
         wanted = wide(x)
         want = (wanted - wanted.mean(-1, keepdims=True)) / np.sqrt(wanted.var(-1, keepdims=True) + 1e-5)
-        worst = np.abs(before - want).max()
-        assert np.abs(got - want).max() <= 2 * worst + 1e-6
+        spacing = np.spacing(np.abs(x).max())  # an element's own error, where the mean is far from 0
+        assert np.abs(got - want).max() <= 2e-6 + spacing
 
     def test_threads_do_not_change_bits(self, threads, isa, rng):
         x = rng.standard_normal((257, 1000)).astype(np.float32)
@@ -140,5 +138,5 @@ class TestChoice:
             assert (kf.fuse(chain)(x) != interpreted).any(), "the last bits of sin"
 
     def test_other_names_are_refused(self):
-        with pytest.raises(ValueError, match="compiled, generated or interpreted, got 'fast'"):
+        with pytest.raises(ValueError, match="generated or interpreted, got 'fast'"):
             _core.set_loops_by("fast")

@@ -1,5 +1,4 @@
-"""Generated loops whose lanes are columns: reductions over outer axes, against a float64 oracle and the compiled
-executor."""
+"""Generated loops whose lanes are columns: reductions over outer axes, against a float64 oracle and the interpreter."""
 
 from __future__ import annotations
 

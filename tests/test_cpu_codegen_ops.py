@@ -1,4 +1,5 @@
-"""Steps of the CPU's kernels as LLVM's language: the bits of the compiled steps, on every instruction set."""
+"""Steps of the CPU's kernels as LLVM's language: the bits of whole kernels, for any number of lanes, on every
+instruction set."""
 
 from __future__ import annotations
 

@@ -21,10 +21,10 @@ require_blas()
 
 @pytest.fixture(autouse=True)
 def generated():
-    left = _core.left_to_compiled()
+    left = _core.left_to_interpreter()
     with loops_by("generated"):
         yield
-    assert _core.left_to_compiled() == left, "left to compiled steps"
+    assert _core.left_to_interpreter() == left, "left to the interpreter"
 
 
 def softmax(x):

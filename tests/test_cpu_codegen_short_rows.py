@@ -1,5 +1,5 @@
 """Generated maps whose last axis is short: blocks of rows, of which copies are made where arrays do not lie in one go.
-They have the compiled executor's bits, and NumPy's."""
+They have the interpreter's bits, and NumPy's."""
 
 from __future__ import annotations
 

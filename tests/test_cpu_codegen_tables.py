@@ -1,4 +1,4 @@
-"""Generated loops of elements at positions that are data: NumPy's elements, and the compiled executor's bits where maps
+"""Generated loops of elements at positions that are data: NumPy's elements, and the interpreter's bits where maps
 are promised to have them."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class TestValues:
     def test_several_tables_with_maps_around(self, dtype, isa, rng):
         x, y, i = draw(rng, dtype, (9, 70)), draw(rng, dtype, (70, 5)), positions(rng, 9, 30)
         j = positions(rng, 5, (30, 1))
-        assert_same_bits(lambda x, y, i: kf.exp(kf.take(x, i, 0)) + kf.take(x, -1 - i, 0) * 2, x, y, i)
+        assert_same_bits(lambda x, y, i: kf.sqrt(abs(kf.take(x, i, 0))) + kf.take(x, -1 - i, 0) * 2, x, y, i)
         assert_same_bits(lambda x, y, i: kf.take(x, i, 0) + kf.take(y, i % 5, 1).T, x, y, i)
         assert_same_bits(
             lambda x, y, i, j: kf.take_along_axis(x[:1] + x[i], kf.minimum(j + j, 69), 1) * y[:1, :1], x, y, i, j

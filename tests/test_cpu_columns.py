@@ -11,7 +11,7 @@ import pytest
 
 from graph_runs import assert_close, draw, wide
 from kinds import DTYPES
-from test_cpu_fused import bits, centred, run
+from test_cpu_kernels import bits, centred, run
 
 pytestmark = pytest.mark.native
 

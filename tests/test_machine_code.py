@@ -252,7 +252,7 @@ class TestRefusals:
             _core.set_loops_by("generated")
             x = np.arange(6, dtype=np.float32).reshape(2, 3)
             print(kf.fuse(lambda x: (x * 2 + 1).sum(0))(x), kf.fuse(lambda x: kf.exp(x @ x.T) * 0)(x).sum())
-            print(_core.left_to_compiled())
+            print(_core.left_to_interpreter())
         """)
         assert out.splitlines() == ["[ 8. 12. 16.] 0.0", "{}"]
         assert err.startswith("kfusion: kernels of the CPU are interpreted, which is slow: llvmlite")

@@ -56,20 +56,20 @@ The instruction set that the CPU kernels use: "avx512", "avx2" or "baseline". KF
         for (const cpu::Isa i : cpu::available_isas()) names.emplace_back(cpu::name(i));
         return names;
       },
-      "available_isas()\n--\n\nThe instruction sets that this build and this CPU have, lowest first.\n");
+      "available_isas()\n--\n\nThe instruction sets that this CPU has, lowest first.\n");
   m.def("set_isa", &cpu::set_isa, py::arg("name"), R"(set_isa(name)
 --
 
 Chooses the instruction set for the whole process. Not while another thread computes.
 
 Raises:
-    ValueError: this build or this CPU does not have it.
+    ValueError: this CPU does not have it.
 )");
   m.def("loops_by", [] { return std::string(cpu::name(cpu::loops_by())); }, R"(loops_by()
 --
 
-What runs loops on the CPU: "compiled" steps of this build, code that is "generated" for each kernel, or none: they are
-"interpreted". KFUSION_CPU sets it at the start.
+What runs loops on the CPU: code that is "generated" for each kernel, or none: they are "interpreted". KFUSION_CPU sets it
+at the start.
 )");
   m.def("set_loops_by", &cpu::set_loops_by, py::arg("name"), R"(set_loops_by(name)
 --
@@ -77,12 +77,12 @@ What runs loops on the CPU: "compiled" steps of this build, code that is "genera
 Chooses what runs the loops of plans that are made ready to run from now on.
 
 Raises:
-    ValueError: the name is none of the three.
+    ValueError: the name is neither.
 )");
-  m.def("left_to_compiled", &cpu::left_to_compiled, R"(left_to_compiled()
+  m.def("left_to_interpreter", &cpu::left_to_interpreter, R"(left_to_interpreter()
 --
 
-How many kernels compiled steps have run although loops are generated, by reason.
+How many kernels were left to the interpreter although loops are generated, by reason.
 )");
   m.def("poison_memory", &set_poisons_memory, py::arg("on"), R"(poison_memory(on)
 --

@@ -10,7 +10,7 @@ namespace kfusion::cpu {
 namespace {
 
 bool available(Isa level) {
-#if defined(KFUSION_X86_LEVELS)
+#if defined(__x86_64__)
   // Flag by flag: older clang does not know "x86-64-v4". These checks include that the system saves the registers.
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
                     __builtin_cpu_supports("bmi2");
@@ -49,12 +49,7 @@ Isa isa() {
   return static_cast<Isa>(current_isa.compare_exchange_strong(level, fresh) ? fresh : level);
 }
 
-const char* name(Isa level) {
-#if defined(KFUSION_BASELINE_IS_AVX2)  // sanitized: the only level
-  if (level == Isa::kBaseline) return "avx2";
-#endif
-  return level == Isa::kAvx512 ? "avx512" : level == Isa::kAvx2 ? "avx2" : "baseline";
-}
+const char* name(Isa level) { return level == Isa::kAvx512 ? "avx512" : level == Isa::kAvx2 ? "avx2" : "baseline"; }
 
 std::vector<Isa> available_isas() {
   std::vector<Isa> levels;

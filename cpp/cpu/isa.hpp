@@ -1,4 +1,4 @@
-// Which instruction set the CPU kernels use: the same source, compiled once per level, chosen at run time.
+// Which instruction set the CPU's generated kernels use: a level of x86-64, chosen at run time.
 #pragma once
 #include <string>
 #include <vector>
@@ -7,11 +7,11 @@ namespace kfusion::cpu {
 
 enum class Isa { kBaseline, kAvx2, kAvx512 };
 
-/// The level in use: the best that this build and this CPU have, or KFUSION_ISA=baseline|avx2|avx512.
+/// The level in use: the best that this CPU has, or KFUSION_ISA=baseline|avx2|avx512.
 Isa isa();
 const char* name(Isa);
 
-/// The levels that this build and this CPU have, lowest first.
+/// The levels that this CPU has, lowest first.
 std::vector<Isa> available_isas();
 
 /// Chooses a level for the whole process (tests run every level). Throws ValueError for one that is not available.

@@ -13,9 +13,6 @@ struct Left {
   std::map<std::string, std::int64_t> by_reason;
 };
 
-/// What runs a kernel that is not generated, since nothing can be compiled here or since its loops are not written yet.
-constexpr LoopsBy kWithoutCompiler = LoopsBy::kInterpreted, kNotGenerated = LoopsBy::kCompiled;
-
 Left& left_kernels = *new Left;  // made when the library is loaded, before anybody can fork
 
 void note_left(const std::string& why) {
@@ -23,30 +20,21 @@ void note_left(const std::string& why) {
   ++left_kernels.by_reason[why];
 }
 
-LoopsBy executor_of(const Kernel& k) {
-  if (loops_by() != LoopsBy::kGenerated) return loops_by();
-  if (!can_compile()) return kWithoutCompiler;
+bool is_generated(const Kernel& k) {
+  if (loops_by() != LoopsBy::kGenerated || !can_compile()) return false;
   const std::string why = why_not_generated(k);
-  if (why.empty()) return LoopsBy::kGenerated;
-  note_left(why);
-  return kNotGenerated;
+  if (!why.empty()) note_left(why);
+  return why.empty();
 }
 
-std::variant<FusedKernel, GeneratedKernel, reference::InterpretedKernel> made(const Kernel& k) {
-  switch (executor_of(k)) {
-    case LoopsBy::kGenerated:
-      return GeneratedKernel(k);
-    case LoopsBy::kInterpreted:
-      return reference::InterpretedKernel(k);
-    case LoopsBy::kCompiled:
-      break;
-  }
-  return FusedKernel(k);
+std::variant<GeneratedKernel, reference::InterpretedKernel> made(const Kernel& k) {
+  if (is_generated(k)) return GeneratedKernel(k);
+  return reference::InterpretedKernel(k);
 }
 
 }  // namespace
 
-std::map<std::string, std::int64_t> left_to_compiled() {
+std::map<std::string, std::int64_t> left_to_interpreter() {
   const std::lock_guard lock(left_kernels.mutex);
   return left_kernels.by_reason;
 }

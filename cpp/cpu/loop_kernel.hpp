@@ -1,5 +1,5 @@
-// A kernel of loops on the CPU, by the executor that is chosen for it: generated code, steps that were compiled when
-// kfusion was built (fused/fused.hpp), or the interpreter, which needs neither.
+// A kernel of loops on the CPU, by the executor that is chosen for it: generated code, or the interpreter, which needs
+// no compiler at run time.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -7,14 +7,13 @@
 #include <variant>
 
 #include "cpu/codegen/generated.hpp"
-#include "cpu/fused/fused.hpp"
 #include "cpu/loops_by.hpp"
 #include "kfusion/reference/interpreted_kernel.hpp"
 
 namespace kfusion::cpu {
 
-/// How many kernels were left to compiled steps since loops are generated, by reason.
-std::map<std::string, std::int64_t> left_to_compiled();
+/// How many kernels were left to the interpreter although loops are generated, by reason.
+std::map<std::string, std::int64_t> left_to_interpreter();
 
 /// A Kernel made ready to run. Its executor and the instruction set are those in use when it is made.
 class LoopKernel {
@@ -53,7 +52,7 @@ class LoopKernel {
   }
 
  private:
-  std::variant<FusedKernel, GeneratedKernel, reference::InterpretedKernel> kernel_;
+  std::variant<GeneratedKernel, reference::InterpretedKernel> kernel_;
 };
 
 }  // namespace kfusion::cpu

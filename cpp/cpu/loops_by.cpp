@@ -13,9 +13,9 @@ constexpr int kNotChosen = -1;
 std::atomic<int> chosen_loops{kNotChosen};  // no static variable of a function: see least_streamed in job.cpp
 
 LoopsBy parse_loops(const std::string& wanted, const char* who) {
-  for (const LoopsBy by : {LoopsBy::kCompiled, LoopsBy::kGenerated, LoopsBy::kInterpreted})
+  for (const LoopsBy by : {LoopsBy::kGenerated, LoopsBy::kInterpreted})
     if (wanted == name(by)) return by;
-  throw ValueError(std::string(who) + " must be compiled, generated or interpreted, got '" + wanted + "'");
+  throw ValueError(std::string(who) + " must be generated or interpreted, got '" + wanted + "'");
 }
 
 LoopsBy loops_of_environment() {
@@ -32,17 +32,7 @@ LoopsBy loops_by() {
   return static_cast<LoopsBy>(chosen_loops.compare_exchange_strong(now, fresh) ? fresh : now);
 }
 
-const char* name(LoopsBy by) {
-  switch (by) {
-    case LoopsBy::kGenerated:
-      return "generated";
-    case LoopsBy::kInterpreted:
-      return "interpreted";
-    case LoopsBy::kCompiled:
-      break;
-  }
-  return "compiled";
-}
+const char* name(LoopsBy by) { return by == LoopsBy::kGenerated ? "generated" : "interpreted"; }
 
 void set_loops_by(const std::string& wanted) {
   chosen_loops.store(static_cast<int>(parse_loops(wanted, "kfusion.set_loops_by: name")));

@@ -5,9 +5,9 @@
 
 namespace kfusion::cpu {
 
-enum class LoopsBy : std::uint8_t { kCompiled, kGenerated, kInterpreted };
+enum class LoopsBy : std::uint8_t { kGenerated, kInterpreted };
 
-/// KFUSION_CPU=compiled|generated|interpreted, or what was chosen since. Kernels that are ready to run stay with what
+/// KFUSION_CPU=generated|interpreted, or what was chosen since. Kernels that are ready to run stay with what
 /// made them: who shares them has to compare it.
 LoopsBy loops_by();
 const char* name(LoopsBy);

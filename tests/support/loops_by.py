@@ -28,11 +28,11 @@ def _run(f: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
 
 
 def generated_all(f: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
-    """What generated loops give, of which none was left to compiled steps."""
-    left = _core.left_to_compiled()
+    """What generated loops give, of which none was left to the interpreter."""
+    left = _core.left_to_interpreter()
     with loops_by("generated"):
         got = _run(f, *arrays)
-    assert _core.left_to_compiled() == left, "left to compiled steps"
+    assert _core.left_to_interpreter() == left, "left to the interpreter"
     return got
 
 
@@ -40,10 +40,10 @@ def generated(f: Callable[..., Any], *arrays: Any) -> np.ndarray:
     return generated_all(f, *arrays)[0]
 
 
-def assert_same_bits(f: Callable[..., Any], *arrays: Any, by: str = "compiled") -> np.ndarray:
-    """As another executor's; the first result."""
+def assert_same_bits(f: Callable[..., Any], *arrays: Any) -> np.ndarray:
+    """Generated loops give what the interpreter does; the first result."""
     results = generated_all(f, *arrays)
-    with loops_by(by):
+    with loops_by("interpreted"):
         for got, want in zip(results, _run(f, *arrays), strict=True):
             assert (got.dtype, got.shape) == (want.dtype, want.shape)
             np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))

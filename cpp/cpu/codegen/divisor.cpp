@@ -1,4 +1,3 @@
-#define KF_IR
 #include "cpu/codegen/divisor.hpp"
 
 #include "cpu/codegen/flow.hpp"

@@ -1,5 +1,5 @@
 // What the functions of cpu/vector/*.hpp take from the machine, as IR: instructions that only some have, cases that are
-// rare, functions of libm. cpu/vector/machine.hpp has the same names for compiled vectors.
+// rare, functions of libm.
 #pragma once
 #include <iterator>
 #include <utility>
@@ -8,8 +8,7 @@
 #include "cpu/codegen/libm_table.hpp"
 #include "cpu/codegen/vector.hpp"
 
-namespace kfusion::cpu {
-namespace KF_ISA {
+namespace kfusion::cpu::ir {
 namespace {
 
 inline const TargetFacts& target() { return text().target(); }
@@ -347,5 +346,4 @@ inline FloatVec tan_of_large(const FloatVec& x) { return by_lanes<float>(Libm::t
 inline FloatVec remainder_of_large(const FloatVec& x, const FloatVec& y) { return by_lanes(Libm::fmodf, x, &y); }
 
 }  // namespace
-}  // namespace KF_ISA
-}  // namespace kfusion::cpu
+}  // namespace kfusion::cpu::ir

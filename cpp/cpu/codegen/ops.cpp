@@ -1,4 +1,3 @@
-#define KF_IR
 #include "cpu/codegen/ops.hpp"
 
 #include <array>

@@ -1,4 +1,3 @@
-#define KF_IR
 #include "cpu/codegen/random_words.hpp"
 
 #include "cpu/codegen/flow.hpp"

@@ -21,9 +21,6 @@ TargetFacts facts_of_level(Isa) {
 /// Levels, not the CPU's own name: code is the same to 1 % in speed, and one cache on disk serves several machines.
 TargetFacts facts_of_level(Isa level) {
   constexpr const char* kTriple = "x86_64-unknown-linux-gnu";
-#if defined(KFUSION_BASELINE_IS_AVX2)
-  if (level == Isa::kBaseline) level = Isa::kAvx2;
-#endif
   switch (level) {
     case Isa::kAvx512:
       return {kTriple, "x86-64-v4", "", 64, true, true, true, false};

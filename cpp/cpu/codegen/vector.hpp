@@ -1,7 +1,5 @@
 // Vec<T>: a value of compute type T (ops.def) of the kernel that is being written. Its operators append instructions,
 // so that cpu/vector/*.hpp and ops.def, compiled with it, print what they compute.
-//
-// Included through cpu/vector/basic.hpp where KF_IR is defined, in the place of cpu/vector/vector.hpp.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -12,12 +10,7 @@
 
 #include "cpu/codegen/ir.hpp"
 
-#define KF_ISA ir
-#define KF_INLINE inline
-#define KF_NO_INLINE inline
-
-namespace kfusion::cpu {
-namespace KF_ISA {
+namespace kfusion::cpu::ir {
 namespace {
 
 template <class T>
@@ -61,7 +54,7 @@ inline std::string two_of(const char* op, const std::string& type, const std::st
   return emit(std::string(op) + " " + type + " " + a + ", " + b);
 }
 
-/// What a comparison gives. `bytes` as the compiled vectors have it; here all are the same.
+/// What a comparison of elements of so many bytes gives.
 template <int bytes>
 struct Mask {
   std::string v;
@@ -201,5 +194,4 @@ template <class S>
 Vec<T>::Vec(const Vec<S>& x) : v(convert<T>(x).v) {}
 
 }  // namespace
-}  // namespace KF_ISA
-}  // namespace kfusion::cpu
+}  // namespace kfusion::cpu::ir

@@ -6,8 +6,7 @@
 #include "cpu/vector/basic.hpp"
 #include "cpu/vector/pieces.hpp"
 
-namespace kfusion::cpu {
-namespace KF_ISA {
+namespace kfusion::cpu::ir {
 namespace {
 
 constexpr double kLog2E = 1.4426950408889634074, kLn2 = 0.69314718055994530942;
@@ -34,13 +33,13 @@ struct Rounded {
   Vec<T> bits, n;
 };
 template <class T>
-KF_INLINE Rounded<T> rounded(Vec<T> with_rounder) {
+inline Rounded<T> rounded(Vec<T> with_rounder) {
   return {with_rounder, with_rounder - Vec<T>(Exponent<T>::kRounder)};
 }
 
 /// 2^n where that is a normal number.
 template <class T>
-KF_INLINE Vec<T> power_of_two(Rounded<T> n) {
+inline Vec<T> power_of_two(Rounded<T> n) {
   using E = Exponent<T>;
   using Integers = Vec<typename IntegerOf<sizeof(T)>::Type>;
   return Vec<T>::bits((Integers::bits(n.bits) << E::kFractionBits) + (Integers(E::kBias) << E::kFractionBits));
@@ -48,7 +47,7 @@ KF_INLINE Vec<T> power_of_two(Rounded<T> n) {
 
 /// y 2^n; infinite or subnormal where it must be.
 template <class T>
-KF_INLINE Vec<T> scale(Vec<T> y, Rounded<T> n) {
+inline Vec<T> scale(Vec<T> y, Rounded<T> n) {
   if (target().avx512) return scalef(y, n.n);
   const Vec<T> rounder(Exponent<T>::kRounder);
   const Rounded<T> half = rounded(mad(n.n, Vec<T>(0.5), rounder)), rest = rounded((n.n - half.n) + rounder);
@@ -62,7 +61,7 @@ struct ReducedExponent {
   Vec<T> high, r;
 };
 template <class T>
-KF_INLINE ReducedExponent<T> reduce_exponent(Vec<T> x) {
+inline ReducedExponent<T> reduce_exponent(Vec<T> x) {
   using E = Exponent<T>;
   const Rounded<T> n = rounded(mad(x, Vec<T>(kLog2E), Vec<T>(E::kRounder)));
   const Vec<T> high = mad(n.n, Vec<T>(-E::kLn2High), x);
@@ -70,23 +69,23 @@ KF_INLINE ReducedExponent<T> reduce_exponent(Vec<T> x) {
 }
 
 /// (e^r - 1 - r) / r^2
-KF_INLINE FloatVec exp_rest(FloatVec r) {
+inline FloatVec exp_rest(FloatVec r) {
   return polynomial(r, 0.49999998154378745487, 0.16666543635825750287, 0.041667199795389963808,
                     0.0083665186826603748274, 0.0013882517872581152771);
 }
-KF_INLINE DoubleVec exp_rest(DoubleVec r) {
+inline DoubleVec exp_rest(DoubleVec r) {
   return polynomial(r, 0.50000000000000051802, 0.16666666666666589291, 0.041666666666576751761,
                     0.0083333333333895550194, 0.001388888893156495789, 0.00019841269718976975181,
                     0.000024801505274279611509, 2.755740759169291164e-6, 2.7626037526423452831e-7,
                     2.5053752094030233419e-8);
 }
 template <class T>
-KF_INLINE Vec<T> exp_of_reduced(Vec<T> r) {
+inline Vec<T> exp_of_reduced(Vec<T> r) {
   return fma(mad(exp_rest(r), r, Vec<T>(1)), r, Vec<T>(1));
 }
 
 template <class T>
-KF_INLINE Vec<T> exp(Vec<T> x) {
+inline Vec<T> exp(Vec<T> x) {
   using E = Exponent<T>;
   const auto reduced = reduce_exponent(at_least(at_most(x, E::kOverflow), E::kUnderflow));
   return scale(exp_of_reduced(reduced.r), reduced.n);
@@ -94,7 +93,7 @@ KF_INLINE Vec<T> exp(Vec<T> x) {
 
 /// 2^n e^(r ln 2), |r| <= 1/2; of floats, the second factor is a polynomial in r.
 template <class T>
-KF_INLINE Vec<T> exp2(Vec<T> x) {
+inline Vec<T> exp2(Vec<T> x) {
   using E = Exponent<T>;
   const Vec<T> y = at_least(at_most(x, E::kOverflow * kLog2E), E::kUnderflow * kLog2E);
   const Rounded<T> n = rounded(y + Vec<T>(E::kRounder));
@@ -108,7 +107,7 @@ KF_INLINE Vec<T> exp2(Vec<T> x) {
 /// 2 (2^(n-1) (e^r - 1) + (2^(n-1) - 1/2)): half, so that 2^n does not overflow; e^r - 1 itself where n is 0. The
 /// larger terms are added first, without the rounding error of r.
 template <class T>
-KF_INLINE Vec<T> expm1(Vec<T> x) {
+inline Vec<T> expm1(Vec<T> x) {
   const Vec<T> half(0.5), one(1);
   const auto [n, high, r] = reduce_exponent(at_least(at_most(x, Exponent<T>::kOverflow), -40));
   const Vec<T> low = mad(exp_rest(r), r * r, n.n * Vec<T>(-Exponent<T>::kLn2Low));  // e^r - 1 = high + low
@@ -118,11 +117,11 @@ KF_INLINE Vec<T> expm1(Vec<T> x) {
 }
 
 /// (tanh(x) - x) / x^3 of t = x^2
-KF_INLINE FloatVec tanh_rest(FloatVec t) {
+inline FloatVec tanh_rest(FloatVec t) {
   return polynomial(t, -0.33333298005014648145, 0.13331924221459991138, -0.053783839078520863114,
                     0.020796002318355774242, -0.0058951941525741688792);
 }
-KF_INLINE DoubleVec tanh_rest(DoubleVec t) {
+inline DoubleVec tanh_rest(DoubleVec t) {
   return polynomial(t, -0.33333333333333325048, 0.13333333333331760586, -0.053968253967211117198,
                     0.021869488501410358244, -0.0088632348499395367604, 0.0035921195384223809902,
                     -0.0014557632573847215513, 0.00058961859215939685321, -0.00023750230715025018958,
@@ -130,7 +129,7 @@ KF_INLINE DoubleVec tanh_rest(DoubleVec t) {
 }
 /// 1 - 2 / (e^2|x| + 1), an odd polynomial for small |x|.
 template <class T>
-KF_INLINE Vec<T> tanh(Vec<T> x) {
+inline Vec<T> tanh(Vec<T> x) {
   if constexpr (sizeof(T) == 4)
     if (target().avx512) return by_pieces(x, kTanhPieces);
   const Vec<T> a = absolute(x), t = a * a, one(1);
@@ -141,7 +140,7 @@ KF_INLINE Vec<T> tanh(Vec<T> x) {
 
 /// 1 / x to 14 bits or more, for what is put right afterwards.
 template <class T>
-KF_INLINE Vec<T> near_reciprocal(Vec<T> x) {
+inline Vec<T> near_reciprocal(Vec<T> x) {
   if constexpr (sizeof(T) == 4)
     if (target().avx512) return reciprocal14(x);
   return Vec<T>(1) / x;
@@ -150,7 +149,7 @@ KF_INLINE Vec<T> near_reciprocal(Vec<T> x) {
 /// 1 / (1 + e^-x), never through the exponential of a large number. The quotient's error and that of the sum are taken
 /// off again, which leaves that of the exponential.
 template <class T>
-KF_INLINE Vec<T> sigmoid(Vec<T> x) {
+inline Vec<T> sigmoid(Vec<T> x) {
   const Vec<T> one(1), minus = x | sign_bit<T>();  // -|x|, and e^minus cannot overflow
   const auto reduced = reduce_exponent(at_least(minus, Exponent<T>::kUnderflow));
   const Vec<T> e = scale(exp_of_reduced(reduced.r), reduced.n), numerator = select(x >= Vec<T>(0), one, e);
@@ -159,7 +158,7 @@ KF_INLINE Vec<T> sigmoid(Vec<T> x) {
 }
 
 /// x + x p(x^2) for small |x|, else 1 - e^p(|x|), whose exponential is erfc.
-KF_INLINE FloatVec erf(FloatVec x) {
+inline FloatVec erf(FloatVec x) {
   if (target().avx512) return by_pieces(x, kErfPieces);
   const FloatVec a = absolute(x), t = a * a, one(1);
   const FloatVec p = polynomial(t, 0.12837914580540088932, -0.37612468631122791565, 0.11281552485392931867,
@@ -173,5 +172,4 @@ KF_INLINE FloatVec erf(FloatVec x) {
 }
 
 }  // namespace
-}  // namespace KF_ISA
-}  // namespace kfusion::cpu
+}  // namespace kfusion::cpu::ir

@@ -74,7 +74,7 @@ def declaration(name, low, top, table):
 
 if __name__ == "__main__":
     print("// Made by fit_pieces.py.\n#pragma once\n// clang-format off\n")
-    print("namespace kfusion::cpu {\nnamespace KF_ISA {\nnamespace {\n")
+    print("namespace kfusion::cpu::ir {\nnamespace {\n")
     print(declaration("kTanhPieces", 0.0625, 9.5, pieces(tanh, 0.0625, 9.5)) + "\n")
     print(declaration("kErfPieces", 0.03125, 4.0, pieces(erf, 0.03125, 4.0)) + "\n")
-    print("}  // namespace\n}  // namespace KF_ISA\n}  // namespace kfusion::cpu")
+    print("}  // namespace\n}  // namespace kfusion::cpu::ir")

@@ -7,8 +7,7 @@
 #pragma once
 #include "cpu/vector/exp.hpp"
 
-namespace kfusion::cpu {
-namespace KF_ISA {
+namespace kfusion::cpu::ir {
 namespace {
 
 /// x = 2^k m, 3/4 <= m < 3/2.
@@ -20,7 +19,7 @@ struct Binary {
 /// Of a positive normal number. Its bits less those of 3/4 have k as exponent; k becomes a number when it stands in the
 /// last bits of kRounder.
 template <class T>
-KF_INLINE Binary<T> binary_of_normal(Vec<T> x) {
+inline Binary<T> binary_of_normal(Vec<T> x) {
   using E = Exponent<T>;
   using Integers = Vec<typename IntegerOf<sizeof(T)>::Type>;
   const Integers from = Integers::bits(Vec<T>(0.75)), offset = Integers(E::kBias) << E::kFractionBits;
@@ -30,7 +29,7 @@ KF_INLINE Binary<T> binary_of_normal(Vec<T> x) {
 }
 
 template <class T>
-KF_INLINE Binary<T> binary(Vec<T> x) {
+inline Binary<T> binary(Vec<T> x) {
   if (target().avx512) {  // of 0, infinity, negative numbers and NaN: what makes the logarithms right
     const Vec<T> m = mantissa_of(x);
     return {exponent_of(x) - exponent_of(m), m};
@@ -43,7 +42,7 @@ KF_INLINE Binary<T> binary(Vec<T> x) {
 }
 /// y, but the logarithms of 0, infinity, negative numbers and NaN.
 template <class T>
-KF_INLINE Vec<T> with_special_logarithms(Vec<T> x, Vec<T> y) {
+inline Vec<T> with_special_logarithms(Vec<T> x, Vec<T> y) {
   if (target().avx512) return y;
   const Vec<T> zero(0), infinity(__builtin_inf());
   const Vec<T> special = select(x == zero, -infinity, select(x < zero, Vec<T>(__builtin_nan("")), x));
@@ -55,14 +54,14 @@ template <class T>
 struct LogTerms {
   Vec<T> half_square, rest;
 };
-KF_INLINE LogTerms<float> log_terms(FloatVec f) {
+inline LogTerms<float> log_terms(FloatVec f) {
   const FloatVec square = f * f;
   const FloatVec p =
       polynomial(f, 0.3333344912340791401, -0.25000095919794623103, 0.19990860896837589408, -0.1664730980078269944,
                  0.14478394547069526811, -0.13161209730844738622, 0.10463053953948957465, -0.045074993317738348916);
   return {FloatVec(0.5) * square, square * f * p};
 }
-KF_INLINE LogTerms<double> log_terms(DoubleVec f) {
+inline LogTerms<double> log_terms(DoubleVec f) {
   const DoubleVec s = f / (DoubleVec(2) + f), t = s * s, half_square = DoubleVec(0.5) * f * f;
   const DoubleVec p =
       polynomial(t, 0.66666666666666591856, 0.40000000000059832002, 0.28571428555083802709, 0.22222224379171233089,
@@ -72,14 +71,14 @@ KF_INLINE LogTerms<double> log_terms(DoubleVec f) {
 
 /// k ln 2 + log(1 + f)
 template <class T>
-KF_INLINE Vec<T> log_of(Vec<T> k, Vec<T> f) {
+inline Vec<T> log_of(Vec<T> k, Vec<T> f) {
   using E = Exponent<T>;
   const auto [half_square, rest] = log_terms(f);
   return mad(k, Vec<T>(E::kLn2High), f - (half_square - mad(k, Vec<T>(E::kLn2Low), rest)));
 }
 
 template <class T>
-KF_INLINE Vec<T> log(Vec<T> x) {
+inline Vec<T> log(Vec<T> x) {
   const auto [k, m] = binary(x);
   return with_special_logarithms(x, log_of(k, m - Vec<T>(1)));
 }
@@ -89,7 +88,7 @@ struct LogBase {
   double high, low, e_high, e_low;
 };
 template <class T>
-KF_INLINE Vec<T> log_to_base(Vec<T> x, const LogBase& base) {
+inline Vec<T> log_to_base(Vec<T> x, const LogBase& base) {
   const auto [k, m] = binary(x);
   const Vec<T> f = m - Vec<T>(1);
   const auto [half_square, rest] = log_terms(f);
@@ -109,18 +108,18 @@ constexpr LogBase kBase10<double> = {0x1.34413509p-2, 0x1.ef3fde623e256p-35, 0x1
                                      0x1.95355baaafad3p-57};
 
 template <class T>
-KF_INLINE Vec<T> log2(Vec<T> x) {
+inline Vec<T> log2(Vec<T> x) {
   return log_to_base(x, kBase2<T>);
 }
 template <class T>
-KF_INLINE Vec<T> log10(Vec<T> x) {
+inline Vec<T> log10(Vec<T> x) {
   return log_to_base(x, kBase10<T>);
 }
 
 /// 1 + x loses digits of x, so f = 2^-k x + (2^-k - 1), rounded once, with k that of the rounded sum. A number that
 /// large that 1 does not matter is taken as it is.
 template <class T>
-KF_INLINE Vec<T> log1p(Vec<T> x) {
+inline Vec<T> log1p(Vec<T> x) {
   using E = Exponent<T>;
   const Vec<T> one(1), zero(0), infinity(__builtin_inf());
   const auto large = x > Vec<T>(0x1p64);
@@ -133,5 +132,4 @@ KF_INLINE Vec<T> log1p(Vec<T> x) {
 }
 
 }  // namespace
-}  // namespace KF_ISA
-}  // namespace kfusion::cpu
+}  // namespace kfusion::cpu::ir

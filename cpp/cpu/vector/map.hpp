@@ -3,21 +3,20 @@
 #include "cpu/vector/math.hpp"
 #include "kfusion/ops/op.hpp"
 
-namespace kfusion::cpu {
-namespace KF_ISA {
+namespace kfusion::cpu::ir {
 namespace {
 
 /// A row of the table: of(x, y, z) is its expression over vectors, a Vec or a Mask. Vec<Result>(of(x, y, z)) is the
 /// value to keep. Arguments that the row does not have may be anything.
 template <Op op>
 struct Map;
-#define KF_MAP(name, arity, signature, flops, cost, facts, other_names, doc, expression, ...)    \
-  template <>                                                                                    \
-  struct Map<Op::name> {                                                                         \
-    template <class X, class T>                                                                  \
-    static KF_INLINE auto of([[maybe_unused]] X x, [[maybe_unused]] T y, [[maybe_unused]] T z) { \
-      return expression;                                                                         \
-    }                                                                                            \
+#define KF_MAP(name, arity, signature, flops, cost, facts, other_names, doc, expression, ...) \
+  template <>                                                                                 \
+  struct Map<Op::name> {                                                                      \
+    template <class X, class T>                                                               \
+    static inline auto of([[maybe_unused]] X x, [[maybe_unused]] T y, [[maybe_unused]] T z) { \
+      return expression;                                                                      \
+    }                                                                                         \
   };
 #include "kfusion/ops/ops.def"
 
@@ -62,7 +61,7 @@ using FirstOf = typename Either<info(op).signature == Signature::BNN_N, BoolVec,
 
 /// The value of a map, as it is kept.
 template <Op op, class T>
-KF_INLINE ResultOf<op, T> apply(FirstOf<op, T> x, Vec<T> y, Vec<T> z) {
+inline ResultOf<op, T> apply(FirstOf<op, T> x, Vec<T> y, Vec<T> z) {
   const auto result = Map<op>::of(x, y, z);
   if constexpr (kIsBool<T> && !gives_bool(info(op).signature))
     return BoolVec(BoolVec(result) != BoolVec(0));
@@ -71,5 +70,4 @@ KF_INLINE ResultOf<op, T> apply(FirstOf<op, T> x, Vec<T> y, Vec<T> z) {
 }
 
 }  // namespace
-}  // namespace KF_ISA
-}  // namespace kfusion::cpu
+}  // namespace kfusion::cpu::ir

@@ -4,15 +4,14 @@
 #include "cpu/vector/trig.hpp"
 #include "cpu/vector/wide.hpp"
 
-namespace kfusion::cpu {
-namespace KF_ISA {
+namespace kfusion::cpu::ir {
 namespace {
 
 // ---- division of integers, and its floats' counterparts ----------------------------------------------------------
 
 /// Has y's sign, or is a zero of y's sign. By 0: NaN, or 0 for integers.
 template <class T>
-KF_INLINE Vec<T> remainder(Vec<T> x, Vec<T> y) {
+inline Vec<T> remainder(Vec<T> x, Vec<T> y) {
   using V = Vec<T>;
   const V zero(0);
   if constexpr (kIsFloat<T>) {
@@ -26,7 +25,7 @@ KF_INLINE Vec<T> remainder(Vec<T> x, Vec<T> y) {
 
 /// floor(x / y) of the exact quotient. By 0: x / y, or 0 for integers; the smallest integer by -1 is itself.
 template <class T>
-KF_INLINE Vec<T> floor_divide(Vec<T> x, Vec<T> y) {
+inline Vec<T> floor_divide(Vec<T> x, Vec<T> y) {
   using V = Vec<T>;
   const V zero(0), one(1);
   if constexpr (kIsFloat<T>) {
@@ -46,14 +45,14 @@ KF_INLINE Vec<T> floor_divide(Vec<T> x, Vec<T> y) {
 template <class T>
 struct PowerSteps {
   Vec<T> v[3];
-  KF_INLINE Vec<T> result() const { return v[0]; }
-  KF_INLINE Vec<T> left() const { return v[1]; }
-  KF_INLINE Vec<T> square() const { return v[2]; }
+  inline Vec<T> result() const { return v[0]; }
+  inline Vec<T> left() const { return v[1]; }
+  inline Vec<T> square() const { return v[2]; }
 };
 
 /// Of integers, wrapped; to a negative power truncated, so 0 but for bases of 1 and -1.
 template <class T>
-KF_INLINE Vec<T> power(Vec<T> x, Vec<T> y) {
+inline Vec<T> power(Vec<T> x, Vec<T> y) {
   using V = Vec<T>;
   if constexpr (kIsFloat<T>) {
     return power_of_floats(x, y);
@@ -75,34 +74,34 @@ KF_INLINE Vec<T> power(Vec<T> x, Vec<T> y) {
 
 /// NaN where either is NaN.
 template <class T>
-KF_INLINE Vec<T> maximum(Vec<T> x, Vec<T> y) {
+inline Vec<T> maximum(Vec<T> x, Vec<T> y) {
   return select(x >= y || x != x, x, y);
 }
 template <class T>
-KF_INLINE Vec<T> minimum(Vec<T> x, Vec<T> y) {
+inline Vec<T> minimum(Vec<T> x, Vec<T> y) {
   return select(x <= y || x != x, x, y);
 }
 
 /// The other where one is NaN.
 template <class T>
-KF_INLINE Vec<T> maximum_number(Vec<T> x, Vec<T> y) {
+inline Vec<T> maximum_number(Vec<T> x, Vec<T> y) {
   return select(x >= y || y != y, x, y);
 }
 template <class T>
-KF_INLINE Vec<T> minimum_number(Vec<T> x, Vec<T> y) {
+inline Vec<T> minimum_number(Vec<T> x, Vec<T> y) {
   return select(x <= y || y != y, x, y);
 }
 
 // ---- bits -------------------------------------------------------------------------------------------------------
 
 template <class T>
-KF_INLINE Vec<T> left_shift(Vec<T> x, Vec<T> count) {
+inline Vec<T> left_shift(Vec<T> x, Vec<T> count) {
   constexpr int kBits = 8 * static_cast<int>(sizeof(T));
   const auto fits = count >= Vec<T>(0) && count < Vec<T>(kBits);
   return select(fits, x << select(fits, count, Vec<T>(0)), Vec<T>(0));
 }
 template <class T>
-KF_INLINE Vec<T> right_shift(Vec<T> x, Vec<T> count) {
+inline Vec<T> right_shift(Vec<T> x, Vec<T> count) {
   constexpr int kBits = 8 * static_cast<int>(sizeof(T));
   const auto fits = count >= Vec<T>(0) && count < Vec<T>(kBits);
   return x >> select(fits, count, Vec<T>(kBits - 1));
@@ -113,7 +112,7 @@ struct RandomBlocks {
   Int64Vec words[4];
 
   /// Philox 4x32-10.
-  KF_INLINE RandomBlocks(Int64Vec block, Int64Vec stream, Int64Vec key)
+  inline RandomBlocks(Int64Vec block, Int64Vec stream, Int64Vec key)
       : words{block, block.logical_right(32), stream, stream.logical_right(32)} {
     constexpr int kRounds = 10;
     Int64Vec key0 = key, key1 = key.logical_right(32);
@@ -130,14 +129,14 @@ struct RandomBlocks {
   }
 };
 
-KF_INLINE Int64Vec philox(Int64Vec position, Int64Vec stream, Int64Vec key) {
+inline Int64Vec philox(Int64Vec position, Int64Vec stream, Int64Vec key) {
   const auto [words] = RandomBlocks(position >> 2, stream, key);
   const auto odd = (position & Int64Vec(1)) != Int64Vec(0), upper = (position & Int64Vec(2)) != Int64Vec(0);
   return select(upper, select(odd, words[3], words[2]), select(odd, words[1], words[0])) & Int64Vec(0xffffffff);
 }
 
 template <class T>
-KF_INLINE Vec<T> invert(Vec<T> x) {
+inline Vec<T> invert(Vec<T> x) {
   if constexpr (kIsBool<T>)
     return Vec<T>(x == Vec<T>(0));
   else
@@ -145,5 +144,4 @@ KF_INLINE Vec<T> invert(Vec<T> x) {
 }
 
 }  // namespace
-}  // namespace KF_ISA
-}  // namespace kfusion::cpu
+}  // namespace kfusion::cpu::ir

@@ -4,8 +4,7 @@
 #pragma once
 #include "cpu/vector/basic.hpp"
 
-namespace kfusion::cpu {
-namespace KF_ISA {
+namespace kfusion::cpu::ir {
 namespace {
 
 struct Pieces {
@@ -14,7 +13,7 @@ struct Pieces {
 };
 
 /// f(c) + t (s_0 + s_1 t + ...), t = |x| - c; in the first piece |x| + |x| (s_0 + ...).
-KF_INLINE FloatVec by_pieces(FloatVec x, const Pieces& p) {
+inline FloatVec by_pieces(FloatVec x, const Pieces& p) {
   constexpr int kQuarterOctave = 21;  // bits below it
   const FloatVec a = at_most(absolute(x), p.top);
   const Int32Vec none(0), place = (Int32Vec::bits(a) - Int32Vec::bits(FloatVec(p.low))) >> kQuarterOctave;
@@ -26,7 +25,6 @@ KF_INLINE FloatVec by_pieces(FloatVec x, const Pieces& p) {
 }
 
 }  // namespace
-}  // namespace KF_ISA
-}  // namespace kfusion::cpu
+}  // namespace kfusion::cpu::ir
 
 #include "cpu/vector/pieces_tables.hpp"

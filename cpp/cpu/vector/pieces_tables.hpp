@@ -2,8 +2,7 @@
 #pragma once
 // clang-format off
 
-namespace kfusion::cpu {
-namespace KF_ISA {
+namespace kfusion::cpu::ir {
 namespace {
 
 constexpr Pieces kTanhPieces = {0.0625f, 9.5f,
@@ -67,5 +66,4 @@ constexpr Pieces kErfPieces = {0.03125f, 4.0f,
  0.0105740651f, 0.00283288932f, 0.000334538257f, 2.03960808e-05f, 2.03960808e-05f, 2.03960808e-05f, 2.03960808e-05f, 2.03960808e-05f}}};
 
 }  // namespace
-}  // namespace KF_ISA
-}  // namespace kfusion::cpu
+}  // namespace kfusion::cpu::ir

@@ -6,8 +6,7 @@
 #pragma once
 #include "cpu/vector/exp.hpp"
 
-namespace kfusion::cpu {
-namespace KF_ISA {
+namespace kfusion::cpu::ir {
 namespace {
 
 /// Beyond it, n is no longer exact enough; such elements go through libm.
@@ -15,19 +14,19 @@ constexpr float kLargeAngle = 0x1p17f;
 constexpr double kTwoOverPi = 0.63661977236758134308;
 
 template <class T>
-KF_INLINE Vec<T> sine_of_reduced(Vec<T> r) {
+inline Vec<T> sine_of_reduced(Vec<T> r) {
   const Vec<T> t = r * r;
   return mad(r * t, polynomial(t, -0.16666654874694441895, 0.0083321735961168599768, -0.00019516661652689025138), r);
 }
 template <class T>
-KF_INLINE Vec<T> cosine_of_reduced(Vec<T> r) {
+inline Vec<T> cosine_of_reduced(Vec<T> r) {
   const Vec<T> t = r * r;
   const Vec<T> p = polynomial(t, 0.041666646748557793543, -0.0013887361483909654455, 0.000024437733981970095674);
   return mad(t * t, p, mad(t, Vec<T>(-0.5), Vec<T>(1)));
 }
 
 /// sin(x + quarters pi / 2) for |x| <= kLargeAngle.
-KF_INLINE FloatVec sine_from(FloatVec x, int quarters) {
+inline FloatVec sine_from(FloatVec x, int quarters) {
   const auto n = rounded(mad(x, FloatVec(kTwoOverPi), FloatVec(Exponent<float>::kRounder)));
   const FloatVec first = fma(n.n, FloatVec(-0x1.921fb6p0), x), second = fma(n.n, FloatVec(0x1.777a5cp-25), first);
   const FloatVec r = fma(n.n, FloatVec(0x1.ee59dap-50), second);
@@ -38,27 +37,24 @@ KF_INLINE FloatVec sine_from(FloatVec x, int quarters) {
 
 /// y, but f(x) where x is large: not for the others beside it, whose bits do not depend on their neighbours.
 template <class F>
-KF_INLINE FloatVec where_large(FloatVec x, const F& f, FloatVec y) {
+inline FloatVec where_large(FloatVec x, const F& f, FloatVec y) {
   return rarely(absolute(x) > FloatVec(kLargeAngle), [&] { return f(x); }, y);
 }
-KF_INLINE FloatVec sin(FloatVec x) {
-  return where_large(x, sin_of_large, select(x == FloatVec(0), x, sine_from(x, 0)));
-}
-KF_INLINE FloatVec cos(FloatVec x) { return where_large(x, cos_of_large, sine_from(x, 1)); }
+inline FloatVec sin(FloatVec x) { return where_large(x, sin_of_large, select(x == FloatVec(0), x, sine_from(x, 0))); }
+inline FloatVec cos(FloatVec x) { return where_large(x, cos_of_large, sine_from(x, 1)); }
 
 /// In double precision, as in wide.hpp.
-KF_INLINE DoubleVec tan_of(DoubleVec x) {
+inline DoubleVec tan_of(DoubleVec x) {
   const auto n = rounded(mad(x, DoubleVec(kTwoOverPi), DoubleVec(Exponent<double>::kRounder)));
   const DoubleVec r = mad(n.n, DoubleVec(-0x1.0b4611a6p-34), mad(n.n, DoubleVec(-0x1.921fb544p0), x));
   const auto odd = (Int64Vec::bits(n.bits) & Int64Vec(1)) != Int64Vec(0);
   const DoubleVec sine = sine_of_reduced(r), cosine = cosine_of_reduced(r);
   return select(odd, -cosine, sine) / select(odd, sine, cosine);
 }
-KF_NO_INLINE FloatVec tan(FloatVec x) {
+inline FloatVec tan(FloatVec x) {
   const FloatVec y = through_doubles([](DoubleVec d) { return tan_of(d); }, x);
   return where_large(x, tan_of_large, select(x == FloatVec(0), x, y));
 }
 
 }  // namespace
-}  // namespace KF_ISA
-}  // namespace kfusion::cpu
+}  // namespace kfusion::cpu::ir

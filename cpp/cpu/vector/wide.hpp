@@ -4,46 +4,45 @@
 #pragma once
 #include "cpu/vector/log.hpp"
 
-namespace kfusion::cpu {
-namespace KF_ISA {
+namespace kfusion::cpu::ir {
 namespace {
 
 constexpr double kPi = 3.1415926535897932385;
 
 #define KF_THROUGH_DOUBLES(name, expression)                            \
-  KF_NO_INLINE FloatVec name(FloatVec of) {                             \
+  inline FloatVec name(FloatVec of) {                                   \
     return through_doubles([](DoubleVec x) { return expression; }, of); \
   }
 #define KF_THROUGH_DOUBLES_OF_TWO(name, expression)                                             \
-  KF_NO_INLINE FloatVec name(FloatVec first, FloatVec second) {                                 \
+  inline FloatVec name(FloatVec first, FloatVec second) {                                       \
     return through_doubles([](DoubleVec x, DoubleVec y) { return expression; }, first, second); \
   }
 
 /// f(|x|) with x's sign; x + cubic x^3 where |x| is so small that f loses digits.
-KF_INLINE DoubleVec odd(DoubleVec x, double cubic, DoubleVec f) {
+inline DoubleVec odd(DoubleVec x, double cubic, DoubleVec f) {
   const DoubleVec small = mad(x * x * x, DoubleVec(cubic), x);
   return copysign(select(absolute(x) < DoubleVec(0x1p-10), small, f), x);
 }
 
 // ---- hyperbolic functions and their inverses ----------------------------------------------------------------------
 
-KF_INLINE DoubleVec sinh_of(DoubleVec x) {
+inline DoubleVec sinh_of(DoubleVec x) {
   const DoubleVec e = exp(absolute(x));
   return odd(x, 1. / 6, DoubleVec(0.5) * (e - DoubleVec(1) / e));
 }
-KF_INLINE DoubleVec cosh_of(DoubleVec x) {
+inline DoubleVec cosh_of(DoubleVec x) {
   const DoubleVec e = exp(absolute(x));
   return DoubleVec(0.5) * (e + DoubleVec(1) / e);
 }
-KF_INLINE DoubleVec asinh_of(DoubleVec x) {
+inline DoubleVec asinh_of(DoubleVec x) {
   const DoubleVec a = absolute(x);
   return odd(x, -1. / 6, log(a + sqrt(mad(a, a, DoubleVec(1)))));
 }
-KF_INLINE DoubleVec acosh_of(DoubleVec x) {
+inline DoubleVec acosh_of(DoubleVec x) {
   const DoubleVec one(1), y = log(x + sqrt((x - one) * (x + one)));
   return select(x < one, DoubleVec(__builtin_nan("")), y);
 }
-KF_INLINE DoubleVec atanh_of(DoubleVec x) {
+inline DoubleVec atanh_of(DoubleVec x) {
   const DoubleVec a = absolute(x), one(1);
   return odd(x, 1. / 3, DoubleVec(0.5) * log((one + a) / (one - a)));
 }
@@ -56,21 +55,21 @@ KF_THROUGH_DOUBLES(atanh, atanh_of(x))
 // ---- inverse trigonometric functions ------------------------------------------------------------------------------
 
 /// Of 0 <= x <= 1.
-KF_INLINE DoubleVec atan_to_one(DoubleVec x) {
+inline DoubleVec atan_to_one(DoubleVec x) {
   const DoubleVec t = x * x;
   const DoubleVec p = polynomial(t, -0.33333299085645671125, 0.19998548161201419534, -0.14264240432621722174,
                                  0.10952179869733864409, -0.084034349208533966633, 0.057957358252652503128,
                                  -0.031177636157551721575, 0.010914504802161204033, -0.0017936014407431737679);
   return mad(x * t, p, x);
 }
-KF_INLINE DoubleVec atan_of(DoubleVec x) {
+inline DoubleVec atan_of(DoubleVec x) {
   const DoubleVec a = absolute(x), one(1);
   const auto large = a > one;
   const DoubleVec y = atan_to_one(select(large, one / a, a));
   return copysign(select(large, DoubleVec(kPi / 2) - y, y), x);
 }
 /// The angle of the point (x, y), from the smaller of |x| and |y| over the larger.
-KF_INLINE DoubleVec atan2_of(DoubleVec y, DoubleVec x) {
+inline DoubleVec atan2_of(DoubleVec y, DoubleVec x) {
   const DoubleVec a = absolute(y), b = absolute(x), zero(0), one(1);
   const auto steep = a > b;
   const DoubleVec larger = select(steep, a, b), quotient = select(steep, b, a) / larger;
@@ -85,7 +84,7 @@ struct HalfAngle {
   Mask<8> large;
   DoubleVec asin;
 };
-KF_INLINE HalfAngle half_angle(DoubleVec x) {
+inline HalfAngle half_angle(DoubleVec x) {
   const DoubleVec a = absolute(x), half(0.5);
   const auto large = a > half;
   const DoubleVec t = select(large, half - half * a, a * a), s = select(large, sqrt(t), a);
@@ -93,11 +92,11 @@ KF_INLINE HalfAngle half_angle(DoubleVec x) {
                                  0.031807711111277253927, 0.014438649636928887317, 0.037516366551809093251);
   return {large, mad(s * t, p, s)};
 }
-KF_INLINE DoubleVec asin_of(DoubleVec x) {
+inline DoubleVec asin_of(DoubleVec x) {
   const auto [large, y] = half_angle(x);
   return copysign(select(large, DoubleVec(kPi / 2) - (y + y), y), x);
 }
-KF_INLINE DoubleVec acos_of(DoubleVec x) {
+inline DoubleVec acos_of(DoubleVec x) {
   const auto [large, y] = half_angle(x);
   const DoubleVec beyond = select(x < DoubleVec(0), DoubleVec(kPi) - (y + y), y + y);
   return select(large, beyond, DoubleVec(kPi / 2) - copysign(y, x));
@@ -110,7 +109,7 @@ KF_THROUGH_DOUBLES_OF_TWO(atan2, atan2_of(x, y))
 // ---- powers -------------------------------------------------------------------------------------------------------
 
 /// e^(y log |x|), with C's rules for signs, zeros, infinities and NaN (C17, F.10.4.4).
-KF_INLINE DoubleVec power_of(DoubleVec x, DoubleVec y) {
+inline DoubleVec power_of(DoubleVec x, DoubleVec y) {
   const DoubleVec zero(0), one(1), a = absolute(x), half = y * DoubleVec(0.5);
   const auto whole = rint(y) == y, odd_power = whole && rint(half) != half;
   const DoubleVec size = select(a == one && y == y, one, exp(y * log(a)));
@@ -119,16 +118,16 @@ KF_INLINE DoubleVec power_of(DoubleVec x, DoubleVec y) {
   return select(x == one || y == zero, one, select(no_number, DoubleVec(__builtin_nan("")), positive));
 }
 /// Newton's step makes y exact: y + (x / y^2 - y) / 3.
-KF_INLINE DoubleVec cbrt(DoubleVec x) {
+inline DoubleVec cbrt(DoubleVec x) {
   const DoubleVec a = absolute(x), third(1. / 3), y = exp(log(a) * third), better = mad(a / (y * y) - y, third, y);
   return select(a == a + a, x, copysign(better, x));
 }
 /// Gives the same bits for (y, x), as `kCommutes` says: the system's function does not.
-KF_INLINE DoubleVec hypot(DoubleVec x, DoubleVec y) {
+inline DoubleVec hypot(DoubleVec x, DoubleVec y) {
   const auto is_less = absolute(x) < absolute(y);
   return hypot_of_ordered(select(is_less, y, x), select(is_less, x, y));
 }
-KF_INLINE DoubleVec hypot_of(DoubleVec x, DoubleVec y) {
+inline DoubleVec hypot_of(DoubleVec x, DoubleVec y) {
   const DoubleVec infinity(__builtin_inf());
   return select(absolute(x) == infinity || absolute(y) == infinity, infinity, sqrt(mad(x, x, y * y)));
 }
@@ -139,18 +138,18 @@ KF_THROUGH_DOUBLES_OF_TWO(power_of_floats, power_of(x, y))
 // ---- others -------------------------------------------------------------------------------------------------------
 
 /// log(exp(x) + exp(y)): the larger plus what the smaller adds, so that nothing overflows.
-KF_INLINE DoubleVec logaddexp(DoubleVec x, DoubleVec y) {
+inline DoubleVec logaddexp(DoubleVec x, DoubleVec y) {
   const DoubleVec larger = select(x > y, x, y), added = log1p(exp(-absolute(x - y)));
   return select(x == y, x + DoubleVec(kLn2), larger + added);
 }
 KF_THROUGH_DOUBLES_OF_TWO(logaddexp, logaddexp(x, y))
 
 /// x - trunc(x / y) y, exact: quotients below 2^28 are, and so is their product with y. Larger ones go through libm.
-KF_INLINE DoubleVec remainder_of(DoubleVec x, DoubleVec y) {
+inline DoubleVec remainder_of(DoubleVec x, DoubleVec y) {
   const DoubleVec r = x - trunc(x / y) * y;
   return select(absolute(y) == DoubleVec(__builtin_inf()) && isfinite(x), x, r);
 }
-KF_NO_INLINE FloatVec remainder_of_division(FloatVec x, FloatVec y) {
+inline FloatVec remainder_of_division(FloatVec x, FloatVec y) {
   const FloatVec r = through_doubles([](DoubleVec a, DoubleVec b) { return remainder_of(a, b); }, x, y);
   return rarely(absolute(x / y) > FloatVec(0x1p28), [&] { return remainder_of_large(x, y); }, r);
 }
@@ -159,5 +158,4 @@ KF_NO_INLINE FloatVec remainder_of_division(FloatVec x, FloatVec y) {
 #undef KF_THROUGH_DOUBLES_OF_TWO
 
 }  // namespace
-}  // namespace KF_ISA
-}  // namespace kfusion::cpu
+}  // namespace kfusion::cpu::ir

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import hypothesis
@@ -21,7 +19,7 @@ from cpu_kernels import DEVICE, Kernels
 from graph_runs import assert_close, draw, graph_of, rounded, wide
 from graph_strategies import cases
 from kfusion import _core
-from kinds import ALL_DTYPES, DTYPES, SANITIZED, np_dtype
+from kinds import ALL_DTYPES, DTYPES, np_dtype
 from test_reference_ops import arguments, takes
 
 pytestmark = pytest.mark.native
@@ -535,32 +533,3 @@ def test_no_loop_over_rows_is_taken_for_another(fold):
         got = run(build, x, s)[0]
         scale = np.abs(want).max(1) + 1e-3
         np.testing.assert_allclose(got / scale, getattr(want, fold)(1) / scale, atol=2e-4, err_msg=str(chain))
-
-
-class TestMachineCode:
-    """Steps end by jumping to the next one; without that a program's stack would grow with every tile."""
-
-    @staticmethod
-    def functions() -> Iterator[tuple[str, list[str]]]:
-        try:
-            text = subprocess.run(
-                ["objdump", "-d", "--no-show-raw-insn", "-C", _core.__file__],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-        except (FileNotFoundError, subprocess.CalledProcessError):
-            pytest.skip("no objdump that reads the module")
-        for block in text.split("\n\n"):
-            name, _, body = block.partition("\n")
-            yield name, body.split("\n")
-
-    @pytest.mark.skipif(SANITIZED or _core.isa() == "baseline", reason="looks at x86-64 code that is optimised")
-    def test_steps_jump(self):
-        steps = [(name, code) for name, code in self.functions() if "TileStep const*, " in name and "::run<" in name]
-        if not steps:
-            pytest.skip("the module carries no symbols")
-        for name, code in steps:
-            if "Done" not in name:
-                assert any("jmp" in line and "*" in line for line in code), name
-                assert not any(re.search(r"\bcall +\*", line) for line in code), name
