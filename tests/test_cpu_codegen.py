@@ -1,5 +1,5 @@
-"""Loops that are generated for the CPU: the interpreter's bits where these are promised, and a float64 oracle. Each test
-sees to it that its kernels are generated: else it would compare the interpreter with itself."""
+"""Loops that are generated for the CPU: the interpreter's bits where these are promised, and a float64 oracle.
+Each test sees to it that its kernels are generated: else it would compare the interpreter with itself."""
 
 from __future__ import annotations
 

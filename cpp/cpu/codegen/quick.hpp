@@ -1,5 +1,5 @@
 // Functions for bfloat16 (Idioms::quick), whose rounding hides their errors: 2^-17 of the result at most, so that it is
-// at most 0.502 units in the last place off. They need AVX-512. Included where KF_IR is defined.
+// at most 0.502 units in the last place off. They need AVX-512.
 #pragma once
 #include "cpu/vector/exp.hpp"
 
