@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .._graph import memory
+
+if TYPE_CHECKING:
+    from .._graph.values import Traced
+    from .library_runs import Run
 
 NAME = "torch.scaled_dot_product_attention"
-ORDER = (0, 2, 1, 3)  # in which the axes of torch's results lie in memory: heads are behind positions
+ORDER = (0, 2, 1, 3)  # in which the axes of torch's results mostly lie in memory: heads are behind positions
+_MATH, _EFFICIENT, CUDNN = 0, 2, 3  # of torch.nn.attention.SDPBackend
 _ALIGNED_ELEMENTS, _ALIGNED_BYTES = 8, 16  # of rows and addresses of masks, for torch's kernels on a GPU
 
 
@@ -57,3 +65,55 @@ def _aligned(mask: Any) -> Any:
     keys = mask.shape[-1]
     padded = sys.modules["torch"].nn.functional.pad(mask, (0, -keys % _ALIGNED_ELEMENTS))
     return padded.contiguous()[..., :keys]
+
+
+def order_of_result(run: Run, values: Sequence[Traced]) -> Sequence[int] | None:
+    """The order in which the axes of a call's result lie in memory; None is C order.
+
+    Args:
+        run: the call.
+        values: its arrays: queries, keys, values of 4 axes each, then a mask.
+    """
+    device = str(getattr(values[0], "device", "cpu"))
+    if not device.startswith("cuda"):
+        return ORDER
+    torch = sys.modules["torch"]
+    layouts = [(tuple(v.shape), tuple(_strides(v)), getattr(torch, v._dtype)) for v in values]
+    try:
+        with torch._C.DisableTorchFunction():  # they are nothing that the traced function makes
+            given = [torch.empty_strided(s, t, dtype=d, device=device) for s, t, d in layouts]
+            args, kwargs = run.filled(given)
+            choice = runnable(NAME, torch._fused_sdp_choice)(*args, **kwargs)
+    except RuntimeError:  # there is no such GPU, or no memory
+        return ORDER
+    if choice == _MATH:
+        return None
+    return ORDER if choice == _EFFICIENT or gives_heads_behind(choice == CUDNN, *layouts[:3]) else None
+
+
+def _strides(x: Traced) -> Sequence[int]:
+    """The strides of x in elements; what a kernel makes is dense."""
+    known = x._tracer.strides(x)
+    if known is not None or not isinstance(x._memory.node, int):
+        return memory.c_strides(x.shape) if known is None else known
+    whole = x._tracer.graph.shape(x._memory.node)
+    return memory.strides_of(x._path or (), whole, memory.c_strides(whole))
+
+
+def of_gpu(is_cudnns: bool, given: Sequence[Any], causal: bool, scale: float | None) -> Sequence[Any]:
+    """What torch's kernels on a GPU give: results, sums and what their backward kernels need."""
+    aten = sys.modules["torch"].ops.aten
+    made: Sequence[Any] = (
+        aten._scaled_dot_product_cudnn_attention(*given, None, True, 0.0, causal, False, scale=scale)
+        if is_cudnns
+        else aten._scaled_dot_product_flash_attention(*given, 0.0, causal, False, scale=scale)
+    )
+    return made
+
+
+@functools.lru_cache(maxsize=1024)
+def gives_heads_behind(is_cudnns: bool, *layouts: tuple[Any, Any, Any]) -> bool:
+    """Whether torch gives heads behind positions, in C order: it says so for tensors without data."""
+    empty = sys.modules["torch"].empty_strided
+    given = [empty(shape, strides, dtype=dtype, device="meta") for shape, strides, dtype in layouts]
+    return bool(of_gpu(is_cudnns, given, False, None)[0].permute(ORDER).is_contiguous())

@@ -135,7 +135,9 @@ def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs:
     if any(map(is_number, leaves((args, kwargs)))):
         return made  # torch would take a float argument's value as it is now
     call = library_arguments.Arguments(tracer, (args, kwargs), "torch")
-    order = library_attention.ORDER if (name, made.ndim) == (library_attention.NAME, _ATTENTION_AXES) else None
+    order = None
+    if (name, made.ndim) == (library_attention.NAME, _ATTENTION_AXES):
+        order = library_attention.order_of_result(library_runs.Run(function, call), call.values)
     run = library_runs.Run(library_attention.runnable(name, function, order), call)
     tracer.library_form(name, run, call.values, made, first, order or ())
     return made

@@ -55,7 +55,7 @@ class Run:
 
     def __call__(self, *arrays: Any) -> list[Any]:
         if self._is_plain and not self._any_autocast():
-            args, kwargs = self._filled(arrays)
+            args, kwargs = self.filled(arrays)
             result = self._function(*args, **kwargs)
             return [torch_complex.stored(t) for t in _tensors(result)]
         return self._called(list(arrays))
@@ -65,7 +65,7 @@ class Run:
             given[i] = torch_complex.seen(given[i], dtype)
         for i in () if self.in_place else self._written:
             given[i] = given[i].clone()
-        args, kwargs = self._filled(given)
+        args, kwargs = self.filled(given)
         with autocast.as_traced(self._device, self._autocast), self.draws.first() if self.draws else _NOTHING:
             result = self._function(*args, **kwargs)
         tensors = _tensors(result)
@@ -78,7 +78,8 @@ class Run:
         tensors += [_done(given[0])] if self.is_random else []
         return [torch_complex.stored(t) for t in tensors]
 
-    def _filled(self, arrays: Sequence[Any]) -> Any:
+    def filled(self, arrays: Sequence[Any]) -> Any:
+        """(args, kwargs) of the function, with these arrays."""
         args = list(self._args)
         for place, i in self._places:
             args[place] = arrays[i]

@@ -5,18 +5,17 @@ Its gradients read these and the result, so that a backward pass does not comput
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 from .._graph.values import place_of
+from . import library_attention
+from .library_attention import ORDER
 
 NAME = "torch.attention_with_sums"  # as cpp/kfusion/grad/gathers.cpp knows it
-_HEADS_BEHIND = (0, 2, 1, 3)  # the order in which torch's results have their axes: batch, positions, heads, elements
 _MOST_OF_A_HEAD = 128
 _FEW_SCORES = 1024
-_CUDNN = 3  # torch.nn.attention.SDPBackend.CUDNN_ATTENTION
 
 
 def trained(query: Any, key: Any, value: Any, causal: bool, scale: Any) -> tuple[Any, ...]:
@@ -30,7 +29,7 @@ def trained(query: Any, key: Any, value: Any, causal: bool, scale: Any) -> tuple
     batch, heads, rows, depth = query.shape
     types = [(query._dtype, (batch, rows, heads, depth)), (_dtype_of_sums(query), (batch, heads, rows))]
     result, _ = tracer.library_call(NAME, Attention(causal, scale), [query, key, value], types)
-    return (tracer.view("transpose", result, _HEADS_BEHIND),)
+    return (tracer.view("transpose", result, ORDER),)
 
 
 def _has_function(query: Any, key: Any, value: Any, is_cuda: bool, causal: bool) -> bool:
@@ -64,7 +63,7 @@ class Attention:
     def __call__(self, query: Any, key: Any, value: Any) -> list[Any]:
         """Takes tensors."""
         made = self._forward(*self._given(query, key, value))
-        seen = made[0].permute(_HEADS_BEHIND), made[1].reshape(query.shape[:3])
+        seen = made[0].permute(ORDER), made[1].reshape(query.shape[:3])
         return [t.detach() for t in seen]  # as no views: autograd asks more of these
 
     def gradients(self, query: Any, key: Any, value: Any, result: Any, sums: Any, gradient: Any) -> Sequence[Any]:
@@ -73,7 +72,7 @@ class Attention:
         """
         torch = sys.modules["torch"]
         aten, given = torch.ops.aten, self._given(query, key, value)
-        result, gradient = (_of_dense_rows(x.contiguous()).permute(_HEADS_BEHIND) for x in (result, gradient))
+        result, gradient = (_of_dense_rows(x.contiguous()).permute(ORDER) for x in (result, gradient))
         ends = 0.0, self._causal
         rows, keys = query.shape[2], key.shape[2]
         if not query.is_cuda:
@@ -91,7 +90,7 @@ class Attention:
             made = aten._scaled_dot_product_flash_attention_backward(
                 gradient, *given, result, sums, None, None, rows, keys, *ends, state, state[0], scale=self._scale
             )
-        return [g.permute(_HEADS_BEHIND) for g in made]
+        return [g.permute(ORDER) for g in made]
 
     def _given(self, query: Any, key: Any, value: Any) -> tuple[Any, Any, Any]:
         """The three as torch's kernels read them, and so that torch's result lies in memory as ours: its backward
@@ -100,14 +99,14 @@ class Attention:
         """
         query, key, value = map(_of_dense_rows, (query, key, value))
         layouts = ((tuple(x.shape), x.stride(), x.dtype) for x in (query, key, value))
-        if query.is_cuda and not _gives_heads_behind(self._is_cudnns(query, key, value), *layouts):
-            query = query.permute(_HEADS_BEHIND).contiguous().permute(_HEADS_BEHIND)
+        if query.is_cuda and not library_attention.gives_heads_behind(self._is_cudnns(query, key, value), *layouts):
+            query = query.permute(ORDER).contiguous().permute(ORDER)
         return query, key, value
 
     def _forward(self, *given: Any) -> Sequence[Any]:
         """What torch's own function gives, by the kernels that it would take."""
         if given[0].is_cuda:
-            return _of_gpu(self._is_cudnns(*given), given, self._causal, self._scale)
+            return library_attention.of_gpu(self._is_cudnns(*given), given, self._causal, self._scale)
         run = sys.modules["torch"].ops.aten._scaled_dot_product_flash_attention_for_cpu
         made: Sequence[Any] = run(*given, 0.0, self._causal, scale=self._scale)
         return made
@@ -115,28 +114,10 @@ class Attention:
     def _is_cudnns(self, query: Any, key: Any, value: Any) -> bool:
         """Whether torch would take cuDNN's kernels."""
         choice = sys.modules["torch"]._fused_sdp_choice
-        return bool(choice(query, key, value, None, 0.0, self._causal, scale=self._scale) == _CUDNN)
+        return bool(choice(query, key, value, None, 0.0, self._causal, scale=self._scale) == library_attention.CUDNN)
 
 
 def _of_dense_rows(x: Any) -> Any:
     """x, copied where torch's kernels, which its own function chooses by this, would read something else."""
     is_dense = x.stride(-1) == 1 and (not x.is_cuda or not (x.data_ptr() % 16 or any(s % 8 for s in x.stride()[:-1])))
     return x if is_dense else x.contiguous()
-
-
-def _of_gpu(is_cudnns: bool, given: Sequence[Any], causal: bool, scale: float | None) -> Sequence[Any]:
-    aten = sys.modules["torch"].ops.aten
-    made: Sequence[Any] = (
-        aten._scaled_dot_product_cudnn_attention(*given, None, True, 0.0, causal, False, scale=scale)
-        if is_cudnns
-        else aten._scaled_dot_product_flash_attention(*given, 0.0, causal, False, scale=scale)
-    )
-    return made
-
-
-@functools.lru_cache(maxsize=1024)
-def _gives_heads_behind(is_cudnns: bool, *layouts: tuple[Any, Any, Any]) -> bool:
-    """Whether torch gives heads behind positions, in C order: it says so for tensors without data."""
-    empty = sys.modules["torch"].empty_strided
-    given = [empty(shape, strides, dtype=dtype, device="meta") for shape, strides, dtype in layouts]
-    return bool(_of_gpu(is_cudnns, given, False, None)[0].permute(_HEADS_BEHIND).is_contiguous())
