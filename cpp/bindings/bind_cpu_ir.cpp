@@ -13,8 +13,10 @@
 #include "bindings/stl.hpp"
 #include "cpu/codegen/divisor.hpp"
 #include "cpu/codegen/form.hpp"
+#include "cpu/codegen/form_key.hpp"
 #include "cpu/codegen/libm_table.hpp"
 #include "cpu/codegen/ops.hpp"
+#include "cpu/codegen/pieces.hpp"
 #include "cpu/codegen/random_words.hpp"
 #include "cpu/codegen/row_plan.hpp"
 #include "kfusion/error.hpp"
@@ -154,7 +156,7 @@ constexpr const char* kKernelsDoc = R"(cpu_kernel_texts(graph, device, target)
 --
 
 The kernels of a graph's plan in LLVM's language for any target, and what they are called with, for tests. In the order of
-lower()'s kernels: {text, integers, numbers, scratch_bytes, rows, cols}, or {why}, if the generator does not take it.
+lower()'s kernels: {text, key, functions, pieces, integers, numbers, scratch_bytes, rows, cols}, or {why}, if the generator does not take it.
 )";
 
 py::dict kernel_call(const Kernel& k, const TargetFacts& target) {
@@ -168,9 +170,13 @@ py::dict kernel_call(const Kernel& k, const TargetFacts& target) {
   for (const Constant& c : k.constants)
     numbers.push_back(is_float(c.dtype) ? rounded(c.value, precision(c.dtype, c.wide)) : c.value);
   d["text"] = kernel_text(form);
+  d["key"] = py::bytes(key_of(form));
   d["integers"] = form.integers();
   d["numbers"] = numbers;
-  d["scratch_bytes"] = scratch_bytes(RowPlan(form), k.cols());
+  const Pieces pieces(form);
+  d["functions"] = functions_of(form);
+  d["pieces"] = pieces.count;
+  d["scratch_bytes"] = form.in_pieces ? pieces.scratch_bytes : scratch_bytes(RowPlan(form), k.cols());
   d["rows"] = form.rows();
   d["cols"] = form.cols();
   return d;

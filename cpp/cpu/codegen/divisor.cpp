@@ -30,7 +30,7 @@ Divisor::Divisor(const Value& number) {
   inverse_ = broadcast({inverse_, DType::kFloat32, false}).name;
 }
 
-std::vector<Value> Divisor::divide(const std::vector<Value>& x, bool is_quick) const {
+std::vector<Value> Divisor::divide(const std::vector<Value>& x, bool is_quick, bool is_end) const {
   const FloatVec d(number_), inverse(inverse_);
   Carry carry;
   for (const Value& v : x) carry.push_back({type<float>(), v.name});
@@ -50,7 +50,7 @@ std::vector<Value> Divisor::divide(const std::vector<Value>& x, bool is_quick) c
   const Condition usable{is_usable_};
   if (is_quick)
     when(usable, carry, [&] { each([&](const FloatVec& v) { return v * inverse; }); }, divide);
-  else if (target().avx512)  // a masked softmax has many zeros
+  else if (target().avx512 && !is_end)  // a masked softmax has many zeros
     when(
         usable && all(is_safe), carry, [&] { each(quick); },
         [&] { when(usable && all(is_safe_or_zero), carry, keep_zeros, divide); });

@@ -15,8 +15,8 @@ class Divisor {
   explicit Divisor(const Value& number);
 
   /// Divides several registers: one branch serves all of them. `quick`: a product will do, since half types do not show
-  /// its error.
-  std::vector<Value> divide(const std::vector<Value>& x, bool quick = false) const;
+  /// its error. `is_end`: of a row, taken once, where a division takes no longer and is less to compile.
+  std::vector<Value> divide(const std::vector<Value>& x, bool quick = false, bool is_end = false) const;
 
  private:
   std::string number_, inverse_, is_usable_;

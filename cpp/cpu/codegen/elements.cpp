@@ -187,7 +187,7 @@ std::vector<Value> Elements::registers_of(int s, const Part& part) {
   if (of.is.row_quotient && divisors_[at(of.arguments[1])]) {
     std::vector<Value> x;
     for (int j = 0; j < part.registers; ++j) x.push_back(value(of.arguments[0], j));
-    return divisors_[at(of.arguments[1])]->divide(x, has_quick_quotient(s));
+    return divisors_[at(of.arguments[1])]->divide(x, has_quick_quotient(s), part.count.has_value());
   }
   const auto is_number = [&](int a) { return !form_.is_vector(a); };
   if (of.is.random_block && is_number(of.arguments[1]) && is_number(of.arguments[2])) {

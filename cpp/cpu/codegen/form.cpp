@@ -68,8 +68,8 @@ bool goes_in_pieces(const Kernel& k) {
 
 }  // namespace
 
-Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches)
-    : kernel(k), target(t), streams(past_caches), lanes(lanes_of(k, t)), across(goes_across(k)) {
+Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches) : kernel(k), target(t) {
+  streams = past_caches, lanes = lanes_of(k, t), across = goes_across(k);
   extents_ = ordered(k.kept, k.reduced);
   if (extents_.empty()) extents_ = {1};
   axes = static_cast<int>(extents_.size());

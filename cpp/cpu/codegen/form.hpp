@@ -62,27 +62,31 @@ struct Place {
   bool is_iota() const { return array < 0; }
 };
 
-class Form {
+/// Facts of a form, all of which form_key.cpp lists.
+struct FormFacts {
+  bool streams = false;  ///< stores go past the caches
+  int axes = 0;
+  int row_axes = 0;     ///< that rows lie along; the last axis is that of runs, and others count a row's runs
+  int lanes = 0;        ///< of all vectors
+  int registers = 0;    ///< that are taken at once: so many independent instructions follow each other
+  bool across = false;  ///< lanes lie along the last kept axis, which comes last here: "rows" are the other kept axes,
+                        ///< and their runs are what the kernel's reductions take
+  bool in_tiles = false;  ///< across: some columns go through all sweeps, then the next
+  int together = 1;       ///< across: so many rows of few columns are one, side by side (side_by_side.hpp)
+  int chains = 1;  ///< across: of few columns so many rows have accumulators of their own, which a core adds at once
+  bool fetches = false;      ///< what the next rows read is fetched, since it is in no cache
+  bool row_by_row = false;   ///< across: each row goes through a block of columns by itself, as memory lies
+  bool has_moments = false;  ///< each pair of reductions is a mean and the squares about it, taken by one sweep
+  bool joins_rows = false;   ///< of maps: a row is all that lies along the last two axes, since the last one is short
+  bool in_pieces = false;    ///< rows go by in pieces (pieces.hpp): they are long, or too few for the threads
+};
+
+class Form : public FormFacts {
  public:
   Form(const Kernel& k, const TargetFacts& target, bool streams);
 
   const Kernel& kernel;
   const TargetFacts& target;
-  bool streams;  ///< stores go past the caches
-  int axes;
-  int row_axes;      ///< that rows lie along; the last axis is that of runs, and others count a row's runs
-  int lanes;         ///< of all vectors
-  int registers;     ///< that are taken at once: so many independent instructions follow each other
-  bool across;       ///< lanes lie along the last kept axis, which comes last here: "rows" are the other kept axes, and
-                     ///< their runs are what the kernel's reductions take
-  bool in_tiles;     ///< across: some columns go through all sweeps, then the next
-  int together = 1;  ///< across: so many rows of few columns are one, side by side (side_by_side.hpp)
-  int chains = 1;    ///< across: of few columns so many rows have accumulators of their own, which a core adds at once
-  bool fetches;      ///< what the next rows read is fetched, since it is in no cache
-  bool row_by_row;   ///< across: each row goes through a block of columns by itself, as memory lies
-  bool has_moments;  ///< each pair of reductions is a mean and the squares about it, taken by one sweep
-  bool joins_rows;   ///< of maps: a row is all that lies along the last two axes, since the last one is short
-  bool in_pieces;    ///< rows go by in pieces (pieces.hpp): they are long, or too few for the threads
   std::vector<Place> loads, iotas, tables, stores;
   int operands = 0;  ///< all of these
 

@@ -9,6 +9,7 @@
 #include "cpu/buffer.hpp"
 #include "cpu/codegen/column_jobs.hpp"
 #include "cpu/codegen/form.hpp"
+#include "cpu/codegen/form_key.hpp"
 #include "cpu/codegen/libm_table.hpp"
 #include "cpu/codegen/links.hpp"
 #include "cpu/codegen/machine_code.hpp"
@@ -42,7 +43,7 @@ class KernelCode {
   const ir::Form& form() const { return form_; }
   const std::vector<ir::Function>& functions() const {
     if (const Ready* r = ready_.load(std::memory_order_acquire)) return r->functions;
-    auto code = machine_code(ir::kernel_text(form_), form_.target);
+    auto code = machine_code(ir::key_of(form_), [this] { return ir::kernel_text(form_); }, form_.target);
     std::vector<ir::Function> functions;
     for (const std::string& name : ir::functions_of(form_))
       functions.push_back(reinterpret_cast<ir::Function>(code->address(name)));

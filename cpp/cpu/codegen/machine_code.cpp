@@ -36,6 +36,12 @@ using Code = std::shared_ptr<const MachineCode>;
 ForkSafeMutex& loaded_mutex = *new ForkSafeMutex;
 std::unordered_map<std::string, std::weak_ptr<const MachineCode>>& loaded =
     *new std::unordered_map<std::string, std::weak_ptr<const MachineCode>>;
+/// By what texts are written from: code that is in memory, and the key of its text.
+struct Known {
+  std::weak_ptr<const MachineCode> code;
+  std::string text_key;
+};
+std::unordered_map<std::string, Known>& known_forms = *new std::unordered_map<std::string, Known>;
 Compiler& the_compiler = *new Compiler;
 std::string& known_identity = *new std::string;
 
@@ -85,6 +91,20 @@ Code keep_loaded(const std::string& key, std::unique_ptr<const MachineCode> fres
   return owned;
 }
 
+Known find_known(const std::string& form) {
+  const std::lock_guard lock(loaded_mutex);
+  const auto found = known_forms.find(form);
+  return found == known_forms.end() ? Known() : found->second;
+}
+
+void note_known(const std::string& form, const Code& code, const std::string& text_key) {
+  constexpr std::size_t kFew = 1024;
+  const std::lock_guard lock(loaded_mutex);
+  if (known_forms.size() >= kFew && known_forms.size() >= 2 * loaded.size())
+    std::erase_if(known_forms, [](const auto& known) { return known.second.code.expired(); });
+  known_forms.insert_or_assign(form, Known{code, text_key});
+}
+
 /// nullptr where the disk has nothing that loads.
 std::unique_ptr<const MachineCode> from_disk(const cache::KernelCache& disk, const std::string& key) {
   const std::optional<std::string> object = disk.read(key);
@@ -98,8 +118,9 @@ std::unique_ptr<const MachineCode> from_disk(const cache::KernelCache& disk, con
 
 }  // namespace
 
-std::shared_ptr<const MachineCode> machine_code(const std::string& text, const ir::TargetFacts& target) {
-  const std::string key = key_of(text, target);
+namespace {
+
+Code code_of(const std::string& key, const std::string& text, const ir::TargetFacts& target) {
   if (Code found = find_loaded(key)) return found;
   const auto disk = cache::KernelCache::from_environment();
   if (auto loaded_from_disk = from_disk(disk, key)) return keep_loaded(key, std::move(loaded_from_disk));
@@ -107,6 +128,27 @@ std::shared_ptr<const MachineCode> machine_code(const std::string& text, const i
   auto fresh = std::make_unique<const MachineCode>(object);
   disk.keep(key, object);
   return keep_loaded(key, std::move(fresh));
+}
+
+}  // namespace
+
+std::shared_ptr<const MachineCode> machine_code(const std::string& text, const ir::TargetFacts& target) {
+  return code_of(key_of(text, target), text, target);
+}
+
+std::shared_ptr<const MachineCode> machine_code(const std::string& form, const std::function<std::string()>& write,
+                                                const ir::TargetFacts& target) {
+  const Known known = find_known(form);
+  if (Code found = known.code.lock()) {
+#ifndef NDEBUG
+    if (key_of(write(), target) != known.text_key) throw std::logic_error("kfusion: two texts have one key");
+#endif
+    return found;
+  }
+  const std::string text = write(), key = key_of(text, target);
+  Code code = code_of(key, text, target);
+  note_known(form, code, key);
+  return code;
 }
 
 namespace {
