@@ -107,30 +107,37 @@ inline Vec<T> right_shift(Vec<T> x, Vec<T> count) {
   return x >> select(fits, count, Vec<T>(kBits - 1));
 }
 
-/// Blocks of random words: each is the lower half of a lane, and what is in the upper one does not matter.
-struct RandomBlocks {
-  Int64Vec words[4];
+/// Philox 4x32-10 before its rounds. Each word is the lower half of a lane; what is in the upper one does not matter.
+struct RandomRounds {
+  static constexpr int kRounds = 10;
+  Int64Vec words[4], key0, key1;
 
-  /// Philox 4x32-10.
-  inline RandomBlocks(Int64Vec block, Int64Vec stream, Int64Vec key)
-      : words{block, block.logical_right(32), stream, stream.logical_right(32)} {
-    constexpr int kRounds = 10;
-    Int64Vec key0 = key, key1 = key.logical_right(32);
-    for (int round = 0; round < kRounds; ++round) {
-      const Int64Vec a = product_of_lower_halves(words[0], Int64Vec(0xd2511f53));
-      const Int64Vec b = product_of_lower_halves(words[2], Int64Vec(0xcd9e8d57));
-      words[0] = b.logical_right(32) ^ words[1] ^ key0;
-      words[1] = b;
-      words[2] = a.logical_right(32) ^ words[3] ^ key1;
-      words[3] = a;
-      key0 = key0 + Int64Vec(0x9e3779b9);
-      key1 = key1 + Int64Vec(0xbb67ae85);
-    }
+  inline RandomRounds(Int64Vec block, Int64Vec stream, Int64Vec key)
+      : words{block, block.logical_right(32), stream, stream.logical_right(32)},
+        key0(key),
+        key1(key.logical_right(32)) {}
+  inline void take_one() {
+    const Int64Vec a = product_of_lower_halves(words[0], Int64Vec(0xd2511f53));
+    const Int64Vec b = product_of_lower_halves(words[2], Int64Vec(0xcd9e8d57));
+    words[0] = b.logical_right(32) ^ words[1] ^ key0;
+    words[1] = b;
+    words[2] = a.logical_right(32) ^ words[3] ^ key1;
+    words[3] = a;
+    key0 = key0 + Int64Vec(0x9e3779b9);
+    key1 = key1 + Int64Vec(0xbb67ae85);
+  }
+};
+
+/// Blocks of random words: behind all rounds.
+struct RandomBlocks : RandomRounds {
+  inline RandomBlocks(Int64Vec block, Int64Vec stream, Int64Vec key) : RandomRounds(block, stream, key) {
+    for (int round = 0; round < kRounds; ++round) take_one();
   }
 };
 
 inline Int64Vec philox(Int64Vec position, Int64Vec stream, Int64Vec key) {
-  const auto [words] = RandomBlocks(position >> 2, stream, key);
+  const RandomBlocks blocks(position >> 2, stream, key);
+  const auto& words = blocks.words;
   const auto odd = (position & Int64Vec(1)) != Int64Vec(0), upper = (position & Int64Vec(2)) != Int64Vec(0);
   return select(upper, select(odd, words[3], words[2]), select(odd, words[1], words[0])) & Int64Vec(0xffffffff);
 }
