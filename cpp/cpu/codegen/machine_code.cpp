@@ -36,7 +36,7 @@ using Code = std::shared_ptr<const MachineCode>;
 ForkSafeMutex& loaded_mutex = *new ForkSafeMutex;
 std::unordered_map<std::string, std::weak_ptr<const MachineCode>>& loaded =
     *new std::unordered_map<std::string, std::weak_ptr<const MachineCode>>;
-/// By what texts are written from: code that is in memory, and the key of its text.
+/// By digests of what texts are written from: code that is in memory, and the key of its text.
 struct Known {
   std::weak_ptr<const MachineCode> code;
   std::string text_key;
@@ -91,18 +91,18 @@ Code keep_loaded(const std::string& key, std::unique_ptr<const MachineCode> fres
   return owned;
 }
 
-Known find_known(const std::string& form) {
+Known find_known(const std::string& digest) {
   const std::lock_guard lock(loaded_mutex);
-  const auto found = known_forms.find(form);
+  const auto found = known_forms.find(digest);
   return found == known_forms.end() ? Known() : found->second;
 }
 
-void note_known(const std::string& form, const Code& code, const std::string& text_key) {
+void note_known(const std::string& digest, const Code& code, const std::string& text_key) {
   constexpr std::size_t kFew = 1024;
   const std::lock_guard lock(loaded_mutex);
   if (known_forms.size() >= kFew && known_forms.size() >= 2 * loaded.size())
     std::erase_if(known_forms, [](const auto& known) { return known.second.code.expired(); });
-  known_forms.insert_or_assign(form, Known{code, text_key});
+  known_forms.insert_or_assign(digest, Known{code, text_key});
 }
 
 /// nullptr where the disk has nothing that loads.
@@ -138,7 +138,8 @@ std::shared_ptr<const MachineCode> machine_code(const std::string& text, const i
 
 std::shared_ptr<const MachineCode> machine_code(const std::string& form, const std::function<std::string()>& write,
                                                 const ir::TargetFacts& target) {
-  const Known known = find_known(form);
+  const std::string digest = cache::Digest().add(form).hex();  // keys of long kernels are long
+  const Known known = find_known(digest);
   if (Code found = known.code.lock()) {
 #ifndef NDEBUG
     if (key_of(write(), target) != known.text_key) throw std::logic_error("kfusion: two texts have one key");
@@ -147,7 +148,7 @@ std::shared_ptr<const MachineCode> machine_code(const std::string& form, const s
   }
   const std::string text = write(), key = key_of(text, target);
   Code code = code_of(key, text, target);
-  note_known(form, code, key);
+  note_known(digest, code, key);
   return code;
 }
 
