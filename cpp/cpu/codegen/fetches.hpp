@@ -11,9 +11,9 @@ class Fetches {
  public:
   Fetches(const Form& form, const Addresses& at) : form_(form), at_(at) {}
 
-  /// From now on take() fetches what lies at the same place of the next row.
+  /// From now on take() fetches what lies at the same place of the next row, or of a later one where rows are short.
   void begin();
-  void take(const Part& part) const;
+  void take(const Part& part, Fetch how) const;
 
   /// Stores past the caches wait for the line that a row's results share with the next row's, which goes by the caches.
   void shared_lines() const;

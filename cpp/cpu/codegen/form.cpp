@@ -102,7 +102,7 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches) : kernel(k),
   in_pieces = !across && goes_in_pieces(k);
   if (across && !in_tiles && cols() < std::int64_t{lanes} * registers) registers = 1, chains = kChains;
   fetches = is_from_memory(k) && !(across && (in_tiles || chains > 1));
-  row_by_row = across && fetches && cols() > std::int64_t{lanes} * registers;
+  row_by_row = across && fetches && goes_row_by_row(cols(), std::int64_t{lanes} * registers);
   has_moments = !across && takes_moments(k);
   takes_pairs_ = in_pieces && !has_moments && k.cols() > kLongestRow && seconds_need_firsts(k);
   for (const Step& s : k.steps) reach_.push_back(reach_of(s)), along_.push_back(is_along(s));

@@ -48,8 +48,11 @@ inline bool is_better_interleaved(Op op, const TargetFacts& t) { return info(op)
 
 /// Whether what is next is fetched ahead (of rows row_plan.cpp says by which sweep): fewer bytes stay in the
 /// second-level cache, where that only takes time. Softmax of 4096 columns takes 0.7 of the time with AVX-512, 0.9 with
-/// AVX2, of 1024 columns 0.95. They go to the second-level cache: the first one holds no second row.
+/// AVX2, layer norm of 512 columns 0.7 to 0.8. Softmax's rows go to the second-level cache: where the first one holds
+/// no second row, 8192 columns take 1.4 times as long.
 inline bool is_from_memory(const Kernel& k) { return k.bytes() > 3 * static_cast<std::int64_t>(second_level_cache()); }
+/// So many bytes ahead, of longer rows the next one.
+inline constexpr std::int64_t kBytesAhead = 8 * 1024;
 
 /// Whether results may go past the caches. AVX2 stores half lines, which do so at once or not at all: where more than a
 /// few operations lie between them, exp of floats takes 9.7 ms instead of 4.9, gelu 14.6 instead of 9.7, twenty
@@ -101,9 +104,9 @@ inline constexpr std::int64_t kFewElements = 4;
 inline constexpr std::int64_t kBlockColumns = 2048, kLeastBlockColumns = 128, kBlockBytes = 512 * 1024;
 /// Rows in the cache that go through a block before the next do: at least so many, or so many bytes.
 inline constexpr std::int64_t kRowsAtOnce = 8, kBytesAtOnce = 32 * 1024;
-/// Rows from memory go through it one by one: the sum of 5000 x 1024 floats takes 0.6 of the time of 8 that are read at
-/// once, a little of each. So many bytes ahead are brought to the first-level cache.
-inline constexpr std::int64_t kBytesAhead = 8 * 1024;
+/// Rows from memory that are longer than a tile go through it one by one: the sum of 5000 x 1024 floats takes 0.6 of
+/// the time of 8 that are read at once, a little of each. What is ahead is brought to the first-level cache.
+constexpr bool goes_row_by_row(std::int64_t columns, std::int64_t tile) { return columns > tile; }
 /// Few columns whose rows follow each other in memory are taken some rows side by side, as one row: so many of them
 /// that least of the lanes stay empty. Columns that are so taken, and at most of such a row.
 inline constexpr std::int64_t kFewColumns = 256, kSideBySideColumns = 2048;

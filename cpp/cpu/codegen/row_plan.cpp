@@ -132,16 +132,18 @@ void RowPlan::choose_kept(const Form& form) {
   }
 }
 
-/// A sweep of long functions behind the one that reads the row: memory would be idle meanwhile.
+/// A sweep of long functions behind the one that reads the row: memory would be idle meanwhile. Without one, all: what
+/// reads and what stores take turns, and memory does both at an even rate.
 void RowPlan::choose_fetching(const Form& form) {
   Flags is_kept(form.kernel.steps.size(), false);
   for (std::size_t i = 0; i < sweeps.size(); ++i) {
     const Flags computed = computed_by(form, sweeps[i], is_kept);
     for (std::size_t s = 0; s < computed.size(); ++s)
-      sweeps[i].fetches = sweeps[i].fetches || (i > 0 && computed[s] && !is_kept[s] && is_long(form.kernel.steps[s]));
+      if (i > 0 && computed[s] && !is_kept[s] && is_long(form.kernel.steps[s])) sweeps[i].fetches = Fetch::kFar;
     if (sweeps[i].fetches) return;
     for (const int s : sweeps[i].keeps) is_kept[at(s)] = true;
   }
+  for (Sweep& s : sweeps) s.fetches = Fetch::kNear;
 }
 
 }  // namespace kfusion::cpu::ir

@@ -1,5 +1,6 @@
 // What each sweep over a row computes, and what it keeps for those after it.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "cpu/codegen/moments.hpp"
@@ -14,7 +15,7 @@ struct Sweep {
   std::vector<int> stores;                    ///< of elements
   std::vector<int> wanted;                    ///< steps
   std::vector<int> keeps;                     ///< steps whose elements later sweeps find
-  bool fetches = false;                       ///< the next row meanwhile, where rows come from memory
+  std::optional<Fetch> fetches;               ///< where the next row is brought meanwhile, if rows come from memory
 };
 
 struct RowPlan {

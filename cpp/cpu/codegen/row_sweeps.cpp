@@ -148,7 +148,7 @@ void RowSweeps::take_again(const RowMoments& m, const Span& span, Carry& values)
 }
 
 void RowSweeps::take_part(const Sweep& s, const Part& part, Carry& carry, bool past_caches) {
-  if (s.fetches) fetches_.take(part);
+  if (s.fetches) fetches_.take(part, *s.fetches);
   elements_.compute(s.wanted, part);
   for (const RowReduction& r : s.reductions) r.take(carry, elements_, part);
   for (const RowMoments& m : s.moments) m.take(carry, elements_, part);
