@@ -21,6 +21,41 @@ Step step(StepKind kind, const Node& node, NodeId id, DType from) {
   return s;
 }
 
+bool compares(Op op) {
+  constexpr Op kAll[] = {Op::equal, Op::not_equal, Op::less, Op::less_equal, Op::greater, Op::greater_equal};
+  return std::ranges::find(kAll, op) != std::end(kAll);
+}
+
+/// Halves that one kernel computes and another one compares: both must have the digits that are stored. A maximum and
+/// what it is of are compared with all their digits where one kernel has both.
+std::unordered_set<NodeId> compared_across(const Plan& plan) {
+  const Graph& g = plan.graph;
+  const auto reads = [&](NodeId n) -> const auto& { return plan.folded.work[static_cast<std::size_t>(n)].reads; };
+  const auto is_extreme = [&](NodeId n) { return g[n].op == Op::max || g[n].op == Op::min; };
+  const auto is_apart = [&](const Group& group, NodeId comparison) {
+    const auto is_here = [&](NodeId n) { return std::ranges::find(group.nodes, n) != group.nodes.end(); };
+    return std::ranges::any_of(reads(comparison), [&](const Access& a) {
+      if (is_here(a.base) || g[a.base].op == Op::constant) return false;
+      return g[a.base].op != Op::input || std::ranges::none_of(reads(comparison), [&](const Access& other) {
+               return is_extreme(other.base) && is_here(other.base);
+             });
+    });
+  };
+  std::unordered_set<NodeId> found;
+  for (std::size_t known = 1; known != found.size();) {
+    known = found.size();
+    for (const Group& group : plan.groups)
+      for (const NodeId n : group.nodes) {
+        if (!compares(g[n].op)) continue;
+        const auto is_known = [&](const Access& a) { return found.contains(a.base); };
+        if (!is_apart(group, n) && std::ranges::none_of(reads(n), is_known)) continue;
+        for (const Access& a : reads(n))
+          if (is_half(g[a.base].dtype) && g[a.base].op != Op::input) found.insert(a.base);
+      }
+  }
+  return found;
+}
+
 }  // namespace
 
 Steps::Steps(const Plan& plan, const Group& group, const Space& space, Kernel& k)
@@ -32,13 +67,25 @@ Steps::Steps(const Plan& plan, const Group& group, const Space& space, Kernel& k
     const bool is_element = kind(g_[n].op) == OpKind::kMap || kind(g_[n].op) == OpKind::kCast;
     return is_element && !is_half_type(n) && is_stored_here(n);
   };
-  std::unordered_set<NodeId> exact;  // what reductions are of, and elements that are stored with all their digits
+  const std::unordered_set<NodeId> compared = compared_across(plan);
+  // What reductions are of, what is compared, and elements that are stored with all their digits.
+  std::unordered_set<NodeId> exact;
   for (auto n = group.nodes.rbegin(); n != group.nodes.rend(); ++n)
-    if (work(*n).kind == WorkKind::kReduce || exact.contains(*n) || is_stored_wide(*n))
+    if (work(*n).kind == WorkKind::kReduce || exact.contains(*n) || is_stored_wide(*n) || compared.contains(*n))
       for (const Access& a : work(*n).reads) exact.insert(a.base);
+  for (const NodeId n : group.nodes)
+    if (is_half_type(n) && space.spans.contains(n) && compared.contains(n)) as_stored_.insert(n);
   for (const Group& any : plan.groups)
     for (const NodeId n : any.stores)
       if (is_half_type(n) && space.spans.contains(n) && (!is_stored_here(n) || exact.contains(n))) as_stored_.insert(n);
+  const auto goes_on_rounded = [&](const Access& a) { return as_stored_.contains(a.base); };
+  for (std::size_t known = as_stored_.size() + 1; known != as_stored_.size();) {  // what is compared with such a value
+    known = as_stored_.size();
+    for (const NodeId n : group.nodes)
+      if (compares(g_[n].op) && std::ranges::any_of(work(n).reads, goes_on_rounded))
+        for (const Access& a : work(n).reads)
+          if (is_half_type(a.base) && space.spans.contains(a.base)) as_stored_.insert(a.base);
+  }
 }
 
 void Steps::add_all() {
