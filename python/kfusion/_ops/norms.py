@@ -93,7 +93,8 @@ def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) ->
     x = x if x._dtype in FLOATS else astype(x, "float64")
     axis = axes_or_all(x, axis, "norm")
     if not hasattr(type(ord), "__float__") or hasattr(ord, "shape"):
-        raise TypeError(f"kfusion.norm: ord must be a number, got {described(getattr(ord, 'array', ord), 'ord')}")
+        got = repr(ord) if isinstance(ord, str) else described(getattr(ord, "array", ord), "ord")
+        raise TypeError(f"kfusion.norm: ord must be a number, got {got}")
     if ord == 2:
         return root(p.sum(p.square(x), axis, keepdims))
     ord = float(ord)
