@@ -22,13 +22,13 @@ template <class Int, class T>
 using Gemv = void (*)(int order, int transposed, Int rows, Int cols, T alpha, const T* a, Int a_pitch, const T* x,
                       Int x_step, T beta, T* y, Int y_step);
 
-/// As CBLAS has a factor.
+/// A factor as CBLAS takes it.
 struct Given {
   int order;
   std::int64_t pitch;
 };
 
-/// Of the left factor rows lie `outer` apart, of the right one what is summed over.
+/// CBLAS counts rows along `outer` in the left factor and along `depth` in the right one.
 Given given(const Matrix& m, std::int64_t outer, std::int64_t depth, bool left) {
   const bool along_depth = (m.depth == 1 || depth == 1) && (outer == 1 || m.outer >= depth);
   const std::int64_t pitch = along_depth ? (outer == 1 ? depth : m.outer) : (depth == 1 ? outer : m.depth);

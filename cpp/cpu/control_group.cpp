@@ -59,8 +59,8 @@ std::vector<Mount> mounts(const std::string& root) {
   return all;
 }
 
-/// The group's path below the mount point. Of a group that is not seen there: that of the mount's own, which holds it
-/// or is as near to it as this process can look.
+/// The group's path below the mount point. A group that is not seen there has that of the mount's own, which holds
+/// it or is as near to it as this process can look.
 std::string path_below(const Mount& mount, const Group& group) {
   const std::string prefix = mount.root == "/" ? "" : mount.root;
   const bool is_seen =

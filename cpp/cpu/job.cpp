@@ -39,7 +39,7 @@ bool streams(std::int64_t bytes, std::int64_t moved) {
     least = static_cast<std::int64_t>(std::min(last_level_cache() / 4 * 3, kMost));
     least_streamed.store(least, std::memory_order_relaxed);
   }
-  // What is read besides leaves a result no room either: 16 MB of a gradient, made of 32 MB. Of two passes, both count:
+  // What is read besides leaves a result no room either: 16 MB of a gradient, made of 32 MB. Two passes count together:
   // softmax of 8192 x 256 floats and its gradient move 16 and 24 MB, and took one core 2.3 ms instead of 1.4.
   const std::int64_t most_moved = in_passes ? least / 3 * 2 : least / 3 * 5;
   return bytes >= least || (moved >= most_moved && bytes >= least / 3);

@@ -22,7 +22,7 @@ class OnTorchThreads {
   ParallelRegion before_;
 };
 
-/// Of this thread; nullptr: our own pool.
+/// What this thread's parallel_for() runs on; nullptr: our own pool.
 ParallelRegion parallel_region();
 
 }  // namespace kfusion::cpu

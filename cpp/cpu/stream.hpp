@@ -4,7 +4,7 @@
 
 namespace kfusion::cpu {
 
-/// As memcpy, with stores past the caches but for parts of lines at the ends.
+/// Copies as memcpy does, by stores past the caches but for parts of lines at the ends.
 void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes);
 
 /// Ends a thread's part of a job that stores past the caches: what it stored is visible before what follows.

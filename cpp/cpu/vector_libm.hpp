@@ -12,7 +12,7 @@ struct VectorLibm {
 /// Those for registers of so many bytes.
 const VectorLibm& vector_libm(int vector_bytes);
 
-/// The same, whether or not they are used.
+/// What vector_libm() gives where they are used, also where they are not.
 const VectorLibm& vector_libm_of_system(int vector_bytes);
 
 /// For tests: whether they are used where the system has them (as at the start).

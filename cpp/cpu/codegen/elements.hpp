@@ -63,7 +63,7 @@ class Elements {
   Value number_of(int s) const;
   std::vector<Value> registers_of(int s, const Part& part);
   Value constant_of(const Step& s) const;
-  /// As they lie in memory, so many bytes from where the operand says.
+  /// Elements as they lie in memory, so many bytes from where the operand says.
   std::vector<Value> load(const Place& from, DType memory, const Part& part, const Number& offset);
   std::vector<Value> taken(int s, const Part& part);  ///< this and the next: takes.cpp
   void find_offsets(int index, const Value& number);

@@ -27,8 +27,8 @@ struct Call {
 };
 enum class Field : std::uint8_t { kLoads, kStores, kIntegers, kNumbers, kLibm, kFault, kScratch, kColumns };
 
-/// The rows [row, last_row) and of each the elements [begin, end). Of a kernel that makes sums of parts of the rows,
-/// all of the rows, which are part `begin`.
+/// Takes the rows [row, last_row), and the elements [begin, end) of each. A kernel that makes sums of parts of the rows
+/// takes all of each of these rows, which are part `begin`.
 using Function = void (*)(const Call*, std::int64_t row, std::int64_t last_row, std::int64_t begin, std::int64_t end);
 
 /// How often an operand gives another element.

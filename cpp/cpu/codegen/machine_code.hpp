@@ -39,7 +39,7 @@ class MachineCode {
 /// NoFork. Throws what the compiler throws, and NoCodePages.
 std::shared_ptr<const MachineCode> machine_code(const std::string& text, const ir::TargetFacts& target);
 
-/// The same of the text that `write` gives, which is not asked where somebody has code of the same `key`. Equal keys
+/// The code of the text that `write` gives, which is not asked where somebody has code of the same `key`. Equal keys
 /// must mean equal texts; builds without NDEBUG compare them.
 std::shared_ptr<const MachineCode> machine_code(const std::string& key, const std::function<std::string()>& write,
                                                 const ir::TargetFacts& target);

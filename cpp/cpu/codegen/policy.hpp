@@ -28,12 +28,12 @@ inline constexpr int kLinkOperations = 100;
 inline constexpr std::int64_t kLinkElements = 1024, kLinkBytes = 1 << 18;
 
 /// A lone reduction: with AVX2 it does not spill four registers either, and the largest of each of 128 rows of 1024
-/// takes 0.7 of the time. Of shorter rows less is taken by whole tiles.
+/// takes 0.7 of the time. Less of a shorter row is taken by four whole registers.
 inline constexpr int kFewOperations = 5;
 inline constexpr std::int64_t kRowsOfTwoRegisters = 128;
 
-/// Registers that each operation is written for in turn, so that a core has independent instructions at hand. Of 32
-/// vector registers four do not spill functions, of 16 two: exp with AVX2 takes 11.1 us by fours, 14.0 one by one.
+/// Registers that each operation is written for in turn, so that a core has independent instructions at hand. With
+/// 32 vector registers four do not spill functions, with 16 two: exp with AVX2 takes 11.1 us by fours, 14.0 one by one.
 inline int registers_at_once(const Kernel& k, const TargetFacts& t) {
   if (std::ranges::any_of(k.steps, [](const Step& s) { return s.is.random_block; })) return kRegistersOfBlocks;
   const int most = t.avx512 || t.neon ? 4 : 2;
@@ -51,7 +51,7 @@ inline bool is_better_interleaved(Op op, const TargetFacts& t) { return info(op)
 /// AVX2, layer norm of 512 columns 0.7 to 0.8. Softmax's rows go to the second-level cache: where the first one holds
 /// no second row, 8192 columns take 1.4 times as long.
 inline bool is_from_memory(const Kernel& k) { return k.bytes() > 3 * static_cast<std::int64_t>(second_level_cache()); }
-/// So many bytes ahead, of longer rows the next one.
+/// So many bytes ahead; where rows are longer, the next one.
 inline constexpr std::int64_t kBytesAhead = 8 * 1024;
 
 /// Whether results may go past the caches. AVX2 stores half lines, which do so at once or not at all: where more than a
@@ -93,10 +93,12 @@ inline bool goes_across(const Kernel& k) {
   if (k.kind == Pattern::kColumns) return true;
   return k.kind == Pattern::kRows && !k.kept.empty() && k.parts() == 0 && k.cols() < kShortestReducedRow;
 }
-/// Rows of a tile that stay in the cache together. Of more, blocks of columns are taken some rows at a time.
+/// Rows of a tile that stay in the cache together. Where there are more, blocks of columns are taken some rows at a
+/// time.
 inline constexpr std::int64_t kRowsOfTile = 64;
 inline bool goes_in_tiles(const Kernel& k) { return k.cols() <= kRowsOfTile; }
-/// Elements of short rows that change places at once. Few of rows that lie one after the other are picked instead.
+/// Elements of short rows that change places at once. Few elements of rows that lie one after the other are picked
+/// instead.
 constexpr int side_of_squares(int item, int lanes) { return std::min(item >= 4 ? 4 : 8, lanes); }
 inline constexpr std::int64_t kFewElements = 4;
 

@@ -71,7 +71,7 @@ Registers words_of_blocks(const Int64Vec& first, const Int64Vec& stream, const I
   return {zipped(0, 2, a[0], b[0]), zipped(1, 2, a[0], b[0]), zipped(0, 2, a[1], b[1]), zipped(1, 2, a[1], b[1])};
 }
 
-/// As philox() of cpu/vector/math.hpp chooses them.
+/// Each position has a block of its own, from which philox() of cpu/vector/math.hpp chooses the same word.
 Int64Vec words_one_by_one(const Int64Vec& position, const Int64Vec& stream, const Int64Vec& key) {
   const Registers words = words_of(position >> 2, stream, key);
   const auto odd = (position & Int64Vec(1)) != Int64Vec(0), upper = (position & Int64Vec(2)) != Int64Vec(0);

@@ -18,7 +18,7 @@
 namespace kfusion::cpu {
 namespace {
 
-/// Of a block: scores and weights of 2 MB in float32. BLAS packs the keys anew for each block of queries.
+/// A block has so many: scores and weights of 2 MB in float32. BLAS packs the keys anew for each block of queries.
 constexpr std::int64_t kQueries = 256, kKeys = 1024;
 
 /// How much of what two blocks of keys left counts, of scores up to `largest` each.
@@ -161,7 +161,7 @@ class AttentionKernel::Run {
 
   DType dtype() const { return held(scores_.products[0].dtype); }
 
-  /// Of queries and keys, or of weights and values.
+  /// Multiplies queries and keys, or weights and values.
   void multiply(int which, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
                 const Matrix& right, std::byte* result, const Memory& mine) const {
     if (p_.wide.empty()) return blas_.multiply(dtype(), rows, cols, depth, left, right, result, cols);

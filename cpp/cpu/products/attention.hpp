@@ -19,7 +19,7 @@ struct AttentionArrays {
 
 class AttentionKernel {
  public:
-  /// Of floats of one dtype, with elements. Half types are computed in float32.
+  /// Takes floats of one dtype, with elements. Half types are computed in float32.
   explicit AttentionKernel(Attention a);
   AttentionKernel(AttentionKernel&&) noexcept;
   ~AttentionKernel();

@@ -17,7 +17,7 @@ class Factors {
     Extents batch_axes, batches;  ///< extents, and strides in elements
     std::int64_t item = 0;
 
-    /// Of a batch, from an element along the product's own axis on.
+    /// The part of a batch that begins with an element along the product's own axis.
     Matrix at(std::int64_t batch, std::int64_t outer) const;
   };
 

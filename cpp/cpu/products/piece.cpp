@@ -40,7 +40,7 @@ Given array(const Operand& o, int index, const Contraction& c) {
   return g;
 }
 
-/// Of a block, whose batches, if several, lie along the only axis.
+/// The operand for a block, whose batches, if several, lie along the only axis.
 Operand on_block(const Operand& o, Reduces reduces) { return with_axes(o, along_axes(o, reduces), reduces); }
 
 /// All operands of a kernel.

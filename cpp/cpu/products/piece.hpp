@@ -1,4 +1,4 @@
-// A part of a product's elements, with the steps on them: kernels for the loops executor, cut out of a Contraction.
+// A part of a product's elements, with the steps on them: kernels of loops, cut out of a Contraction.
 #pragma once
 #include <vector>
 
@@ -57,8 +57,8 @@ Piece partial_piece(const Contraction& c, const Block& block);
 /// From the partial results of `parts` blocks to the stores: `block` as that of each part.
 Piece combining_piece(const Contraction& c, const Block& block, std::int64_t parts);
 
-/// Of attention's scores (lower/attention.hpp), on a block of queries and keys: products 0 and 1 are the scores'
-/// products and the exponentials, which it stores; partial results 0 and 1 are the largest score of each query and the
+/// Attention's scores (lower/attention.hpp) on a block of queries and keys: products 0 and 1 are the scores' products
+/// and the exponentials, which it stores; partial results 0 and 1 are the largest score of each query and the
 /// sum of exponentials, of score - largest. Where all scores are -inf, exponentials are 0.
 Piece weights_piece(const Contraction& c, const Block& block);
 

@@ -21,10 +21,11 @@
 namespace kfusion::cpu {
 namespace {
 
-/// Of a block. BLAS packs both factors anew for each, which larger blocks do less often; smaller ones stay in cache.
+/// A block has so many bytes. BLAS packs both factors anew for each, less in all for larger ones; smaller ones stay in
+/// the cache.
 constexpr std::int64_t kMostBlockBytes = 4 << 20, kLeastBlockBytes = 512 << 10;
 constexpr std::int64_t kJobFlops = 16 << 20;  ///< worth a block of its own, where blocks are few
-constexpr std::int64_t kJobBytes = 2 << 20;   ///< likewise, of the right factor: few rows
+constexpr std::int64_t kJobBytes = 2 << 20;   ///< of the right factor, worth one where rows are few
 constexpr std::int64_t kJobs = 8;             ///< of stored products, for cores that are busy elsewhere
 constexpr std::int64_t kLeastSide = 128, kLeastReduced = 256;  ///< of a block that is made smaller for that
 
@@ -52,7 +53,7 @@ std::int64_t even_block(std::int64_t extent, std::int64_t most) {
   return std::min(extent, round_up(divide_up(extent, count), 16));
 }
 
-/// Of the right factors, of all batches.
+/// Bytes of the right factors of all batches.
 std::int64_t right_bytes(const Contraction& c) {
   std::int64_t elements = 0;
   for (const Product& p : c.products) elements += (p.right.batch == 0 ? 1 : c.batches) * c.cols * c.depth;

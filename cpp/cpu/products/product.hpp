@@ -1,5 +1,5 @@
 // Matrix products with what follows them, block by block: BLAS computes a block of the product into a thread's own
-// memory, and the loops executor takes it from there while it is in the cache.
+// memory, and a kernel of loops takes it from there while it is in the cache.
 #pragma once
 #include <cstddef>
 #include <memory>

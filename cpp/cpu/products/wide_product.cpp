@@ -10,7 +10,7 @@
 namespace kfusion::cpu {
 namespace {
 
-/// Of a panel of the right factor: 2 MB, beside 2 MB of the left one where a block has 512 rows.
+/// A panel of the right factor has these extents: 2 MB, beside 2 MB of the left one where a block has 512 rows.
 constexpr std::int64_t kDepth = 1024, kCols = 512;
 constexpr std::int64_t kItem = 4;  // of float32
 

@@ -24,7 +24,7 @@ class Panels {
   /// Makes ready for panels of this size.
   void add(std::int64_t outer, std::int64_t depth);
   void compile() const;  ///< as LoopKernel
-  /// Of float32 there is nothing to convert.
+  /// Whether there is something to convert: factors of float32 stay.
   bool are_needed() const { return side_.dtype != DType::kFloat32; }
   Matrix converted(const Matrix& from, std::int64_t outer, std::int64_t depth, std::byte* to) const;
 
@@ -39,7 +39,8 @@ class WideProduct {
   WideProduct(const Side& left, const Side& right, const std::vector<std::int64_t>& rows,
               const std::vector<std::int64_t>& cols, const std::vector<std::int64_t>& depths);
 
-  /// As Blas::multiply, of factors that lie in any way, into float32. `depth` is not 0. `scratch`: a thread's own.
+  /// Multiplies as Blas::multiply does, but factors that lie in any way, into float32. `depth` is not 0. `scratch`: a
+  /// thread's own.
   void multiply(const Blas& blas, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,
                 const Matrix& right, std::byte* result, std::int64_t pitch, std::byte* scratch) const;
   void compile() const { left_.compile(), right_.compile(); }

@@ -1,8 +1,9 @@
 // Logarithms.
 //
-// log x = k ln 2 + log(1 + f) with 3/4 <= 1 + f < 3/2 and x = 2^k (1 + f). Of floats, log(1 + f) = f - f^2 / 2 + f^3
-// p(f) with a polynomial p (W. J. Cody and W. Waite, "Software Manual for the Elementary Functions", 1980); of doubles,
-// 2 atanh(s) with s = f / (2 + f), a polynomial in s^2, of half the degree (K. C. Ng's formula in Sun's fdlibm, 1993).
+// log x = k ln 2 + log(1 + f) with 3/4 <= 1 + f < 3/2 and x = 2^k (1 + f). For floats, log(1 + f) = f - f^2 / 2 +
+// f^3 p(f) with a polynomial p (W. J. Cody and W. Waite, "Software Manual for the Elementary Functions", 1980). For
+// doubles it is 2 atanh(s) with s = f / (2 + f), a polynomial in s^2, of half the degree (K. C. Ng's formula in Sun's
+// fdlibm, 1993).
 // Coefficients: fit_polynomials.py.
 #pragma once
 #include "cpu/vector/exp.hpp"
@@ -16,8 +17,8 @@ struct Binary {
   Vec<T> k, m;
 };
 
-/// Of a positive normal number. Its bits less those of 3/4 have k as exponent; k becomes a number when it stands in the
-/// last bits of kRounder.
+/// Takes a positive normal number. Its bits less those of 3/4 have k as exponent; k becomes a number when it stands in
+/// the last bits of kRounder.
 template <class T>
 inline Binary<T> binary_of_normal(Vec<T> x) {
   using E = Exponent<T>;

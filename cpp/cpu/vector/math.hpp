@@ -50,7 +50,7 @@ struct PowerSteps {
   inline Vec<T> square() const { return v[2]; }
 };
 
-/// Of integers, wrapped; to a negative power truncated, so 0 but for bases of 1 and -1.
+/// x to the power of y. Powers of integers wrap; negative ones are truncated, so 0 but for bases of 1 and -1.
 template <class T>
 inline Vec<T> power(Vec<T> x, Vec<T> y) {
   using V = Vec<T>;

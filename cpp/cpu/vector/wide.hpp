@@ -1,6 +1,6 @@
 // Functions of floats that are computed in double precision and rounded once: short formulas whose rounding errors and
 // overflows double precision absorbs. Coefficients: fit_polynomials.py; identities: NIST's Digital Library of
-// Mathematical Functions, chapter 4. Not inlined: each is long, and a call is cheap beside it.
+// Mathematical Functions, chapter 4.
 #pragma once
 #include "cpu/vector/log.hpp"
 
@@ -54,7 +54,7 @@ KF_THROUGH_DOUBLES(atanh, atanh_of(x))
 
 // ---- inverse trigonometric functions ------------------------------------------------------------------------------
 
-/// Of 0 <= x <= 1.
+/// The arc tangent of 0 <= x <= 1.
 inline DoubleVec atan_to_one(DoubleVec x) {
   const DoubleVec t = x * x;
   const DoubleVec p = polynomial(t, -0.33333299085645671125, 0.19998548161201419534, -0.14264240432621722174,
