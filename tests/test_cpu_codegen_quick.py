@@ -11,7 +11,7 @@ import kfusion as kf
 from graph_runs import wide
 from kfusion import _core
 from kinds import np_dtype
-from loops_by import generated
+from loops_by import generated, loops_by
 
 pytestmark = [
     pytest.mark.native,
@@ -76,3 +76,34 @@ def test_quotients_by_numbers_far_from_one(isa, rng):
         want = (x.astype(np.float32) / d.astype(np.float32)).astype(x.dtype)
     got = generated(lambda x, d: (x / d, x.sum(-1)), x, d)
     np.testing.assert_array_equal(wide(got), wide(want))
+
+
+def weights(x):
+    """As float32; of a half type, whose last bits they need not be better than where only it shows them."""
+    wide_x = x.astype("float32")
+    return kf.exp(wide_x - wide_x.max(-1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda w: kf.where(w >= float(np.exp(np.float32(-1))), w, 0.0).astype("bfloat16"),
+        lambda w: (w - 1).astype("bfloat16"),
+        lambda w: kf.log(w).astype("bfloat16"),
+        lambda w: kf.floor(w * 2.5).astype("bfloat16"),
+        lambda w: (w.astype("bfloat16"), w >= float(np.exp(np.float32(-1)))),
+        lambda w: (w >= float(np.exp(np.float32(-1))), w.astype("bfloat16")),
+        lambda w: (w * (kf.iota(w.shape, 1) % 2 * 2 - 1)).sum(-1).astype("bfloat16"),  # signs in turn
+    ],
+    ids=["compared", "minus 1", "logarithm", "floor", "two results", "two results, turned", "sum with signs"],
+)
+def test_weights_that_more_than_a_half_type_shows_are_exact(function, isa):
+    x = np.zeros((4, 64), np_dtype("bfloat16"))
+    x[0], x[1, 1:], x[2, 1:] = -np.arange(64) * 2.0**-12, -1, -np.arange(1, 64) * 2.0**-16
+    results = []
+    for given in (x, x.astype(np.float32)):  # of float32, where no quick form is
+        with loops_by("generated"):
+            got = kf.fuse(lambda x: function(weights(x)))(given)
+        results.append([np.asarray(r) for r in (got if isinstance(got, tuple) else (got,))])
+    for got, want in zip(*results, strict=True):
+        np.testing.assert_array_equal(wide(got), wide(want))

@@ -1,6 +1,7 @@
 #include "cpu/codegen/elements.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -13,6 +14,14 @@ namespace {
 
 std::string register_of(DType memory) { return vector_of(memory_type(memory)); }
 std::string integers() { return vector_of("i64"); }
+
+/// Whether a step's result has at most the relative error of this argument: a comparison, a difference or a logarithm
+/// may show any error.
+bool keeps_relative_error(const Step& s, const Step& argument) {
+  if (s.kind == StepKind::kCast) return is_float(s.dtype);
+  if (s.kind == StepKind::kReduce) return s.op == Op::sum && argument.is.weight;  // all of one sign
+  return s.kind == StepKind::kMap && (s.op == Op::multiply || s.op == Op::divide);
+}
 
 }  // namespace
 
@@ -44,17 +53,17 @@ bool Elements::is_rounded_by_store(int s) const {
 /// A weight is computed as float32; what becomes of it may be rounded to a half type all the same.
 void Elements::find_shown() {
   const std::vector<Step>& steps = form_.kernel.steps;
-  constexpr DType kUnused = DType::kBool;
-  std::vector<DType> needed(steps.size(), kUnused);
+  std::vector<std::optional<DType>> needed(steps.size());
   const auto note = [&](int s, DType shown) {
-    DType& all = needed[static_cast<std::size_t>(s)];
-    all = all == kUnused || all == shown ? shown : DType::kFloat32;
+    std::optional<DType>& all = needed[static_cast<std::size_t>(s)];
+    all = !all || *all == shown ? shown : DType::kFloat32;
   };
   for (const Store& t : form_.kernel.stores) note(t.step, t.parts > 0 ? DType::kFloat32 : t.to.dtype);
   shown_.resize(steps.size());
   for (std::size_t s = steps.size(); s-- > 0;) {
-    shown_[s] = is_half(steps[s].dtype) ? steps[s].dtype : needed[s];
-    for (const int a : steps[s].arguments) note(a, shown_[s]);
+    shown_[s] = is_half(steps[s].dtype) ? steps[s].dtype : needed[s].value_or(DType::kFloat32);
+    for (const int a : steps[s].arguments)
+      note(a, keeps_relative_error(steps[s], steps[static_cast<std::size_t>(a)]) ? shown_[s] : DType::kFloat32);
   }
 }
 
