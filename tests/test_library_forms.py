@@ -62,6 +62,18 @@ def test_half_of_a_causal_mask_is_left_out_by_the_library():
     assert half.library.flop_total == whole.library.flop_total // 2
 
 
+@pytest.mark.parametrize("shape", [(), (7,), (5, 7), (2, 1, 7), (1, 2, 1, 7), (3, 1, 5, 7), (1, 1, 1, 5, 7)])
+@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
+def test_our_attention_takes_masks_that_torchs_does_not(shape, dtype):
+    q, k, v = random(1, 2, 5, 8), random(1, 2, 7, 8), random(1, 2, 7, 8)
+    mask = (random(*shape) > -0.5 if shape else torch.tensor(True)).to(dtype)
+    want = kf.attention(*(x.double().numpy() for x in (q, k, v)), mask=mask.numpy())
+    for f in (kf.fuse(kf.attention), kf.fuse(kf.attention).unfused):
+        got = f(q, k, v, mask=mask)
+        assert got.shape == want.shape
+        torch.testing.assert_close(got.double(), torch.from_numpy(want), rtol=1e-5, atol=1e-6)
+
+
 def test_our_attention_gives_the_same_by_either_function():
     q, k, v = random(2, 3, 9, 8), random(2, 3, 9, 8) * 2, random(2, 3, 9, 8) - 1
     mask = torch.ones(9, 9, dtype=torch.bool).tril()

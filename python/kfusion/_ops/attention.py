@@ -55,7 +55,13 @@ def _is_torchs(q: Array, k: Array, v: Array, mask: Array | None, causal: bool) -
     if any(a._library != "torch" or a.ndim != 4 for a in (q, k, v)) or (causal and mask is not None):
         return False
     batches, dtypes = {a.shape[:-2] for a in (q, k, v)}, {a._dtype for a in (q, k, v)}
-    return len(batches) == len(dtypes) == 1 and (mask is None or mask._dtype in ("bool", q._dtype))
+    if not len(batches) == len(dtypes) == 1:
+        return False
+    scores = (*q.shape[:-1], k.shape[-2])
+    if mask is None:
+        return True
+    is_theirs = mask._dtype in ("bool", q._dtype) and 2 <= mask.ndim <= 4
+    return is_theirs and all(n in (1, wanted) for n, wanted in zip(mask.shape[::-1], scores[::-1], strict=False))
 
 
 def attended(
