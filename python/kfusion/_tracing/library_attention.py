@@ -75,16 +75,16 @@ def order_of_result(run: Run, values: Sequence[Traced]) -> Sequence[int] | None:
         values: its arrays: queries, keys, values of 4 axes each, then a mask.
     """
     device = str(getattr(values[0], "device", "cpu"))
-    if not device.startswith("cuda"):
-        return ORDER
     torch = sys.modules["torch"]
+    if not (device.startswith("cuda") and torch.cuda.is_available()):
+        return ORDER
     layouts = [(tuple(v.shape), tuple(_strides(v)), getattr(torch, v._dtype)) for v in values]
     try:
         with torch._C.DisableTorchFunction():  # they are nothing that the traced function makes
             given = [torch.empty_strided(s, t, dtype=d, device=device) for s, t, d in layouts]
             args, kwargs = run.filled(given)
             choice = runnable(NAME, torch._fused_sdp_choice)(*args, **kwargs)
-    except RuntimeError:  # there is no such GPU, or no memory
+    except RuntimeError:  # there is no such GPU, or no memory left
         return ORDER
     if choice == _MATH:
         return None
