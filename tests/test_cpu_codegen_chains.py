@@ -160,7 +160,7 @@ def test_behind_reductions(dtype, axis, threads, isa, rng):
 
 
 def test_many_reductions_and_what_is_taken(isa, rng):
-    """Of one row after the other; of all rows; with indices of elements and of rows."""
+    """Kernels go row by row, or over all rows; indices are of elements and of rows."""
 
     def alternate(x):
         for k in range(200):

@@ -11,7 +11,7 @@ import warnings
 from _thread import LockType
 from collections.abc import Callable, Iterable
 from contextvars import Context
-from types import GeneratorType
+from types import BuiltinMethodType, GeneratorType
 from typing import Any, NamedTuple
 
 from .asked import is_table, of_table
@@ -117,7 +117,7 @@ def _position(value: Any, depth: int = 0) -> Any:
     if isinstance(value, GeneratorType):
         frame = value.gi_frame
         return frame and (frame.f_lasti, _position(tuple(frame.f_locals.values()), depth + 1))
-    if type(getattr(value, "__self__", value)) is _SCANNER:
+    if type(value) is _SCANNER or (type(value) is BuiltinMethodType and type(value.__self__) is _SCANNER):
         return object()  # another one each time
     if not _is_advanced(value):
         return id(value)
