@@ -257,6 +257,7 @@ std::vector<std::string> stages_computed_again(const Plan& plan, const Device& d
   const Graph& g = plan.graph;
   std::multimap<double, std::string, std::greater<>> found;  // by the time that computing again takes
   for (const Group& group : plan.groups) {
+    if (!is_loops(group.pattern)) continue;  // executors of products price what they compute beside them
     const std::vector<std::int64_t> times = times_of(plan, group, d);
     double us = 0;
     std::vector<NodeId> again;

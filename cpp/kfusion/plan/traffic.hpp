@@ -52,8 +52,8 @@ PlanCost count(const Plan& plan, const Device& d);
 /// The same without a copy; the plan is another one only while it counts.
 PlanCost count_in_place(Plan& plan, const Device& d);
 
-/// The stages of values that a kernel computes more often than they have elements, and hands to what it computes for
-/// each element, where that takes clearly longer than computing them once. Those that take longest first.
+/// The stages of values that a kernel of loops computes more often than they have elements, and hands to what it
+/// computes for each element, where that takes clearly longer than computing them once. Those that take longest first.
 std::vector<std::string> stages_computed_again(const Plan& plan, const Device& d);
 
 /// The calculator's keys, from issued bytes of the two plans.
