@@ -170,19 +170,21 @@ template <class T>
 Vec<T> scalef(const Vec<T>& y, const Vec<T>& n) {
   return call_512<T>(avx512<T>("mask.scalef"), {all_lanes<T>(), kCurrentRounding}, y, n, y);
 }
+/// A function of one register and a number that says how.
+template <class T>
+Vec<T> call_512_by(const char* name, int how, const Vec<T>& x) {
+  constexpr int kLanes = 64 / sizeof(T);
+  const std::string vector = "<" + std::to_string(kLanes) + " x " + scalar_type<T>() + ">";
+  const auto one = [&](const std::string& from) {
+    return call(vector, avx512<T>(name),
+                {{vector, from}, {"i32", std::to_string(how)}, {vector, from}, all_lanes<T>(), kCurrentRounding});
+  };
+  return by_registers<T>(kLanes, one, x);
+}
 /// x - floor(x); 0 of an infinity.
 inline FloatVec above_floor(const FloatVec& x) {
   constexpr int kFloor = 1, kNoExceptions = 8;
-  const auto one = [&](const std::string& name) {
-    const std::string vector = "<16 x float>";
-    return call(vector, avx512<float>("mask.reduce"),
-                {{vector, name},
-                 {"i32", std::to_string(kFloor | kNoExceptions)},
-                 {vector, name},
-                 all_lanes<float>(),
-                 kCurrentRounding});
-  };
-  return by_registers<float>(16, one, x);
+  return call_512_by("mask.reduce", kFloor | kNoExceptions, x);
 }
 inline FloatVec reciprocal14(const FloatVec& x) {
   return call_512<float>(avx512<float>("rcp14"), {all_lanes<float>()}, x, x);
@@ -196,16 +198,7 @@ Vec<T> exponent_of(const Vec<T>& x) {
 template <class T>
 Vec<T> mantissa_of(const Vec<T>& x) {
   constexpr int kInterval = 3, kNanOfNegative = 2 << 2;
-  const std::string vector = "<" + std::to_string(64 / sizeof(T)) + " x " + scalar_type<T>() + ">";
-  const auto one = [&](const std::string& name) {
-    return call(vector, avx512<T>("mask.getmant"),
-                {{vector, name},
-                 {"i32", std::to_string(kInterval | kNanOfNegative)},
-                 {vector, name},
-                 all_lanes<T>(),
-                 kCurrentRounding});
-  };
-  return by_registers<T>(64 / sizeof(T), one, x);
+  return call_512_by("mask.getmant", kInterval | kNanOfNegative, x);
 }
 
 /// The entries at the last five bits of `place`.
