@@ -24,15 +24,16 @@ class KernelCache {
  public:
   /// Keeps entries in `directory`. No folder (an empty path) or no bytes: nothing is kept.
   KernelCache(std::filesystem::path directory, std::uint64_t limit_bytes);
-  /// As the user wants it now: in the folder kfusion of $KFUSION_CACHE_DIR, else of $XDG_CACHE_HOME, else of ~/.cache,
-  /// and of $KFUSION_CACHE_MB (256) times 1e6 bytes. Throws ValueError where a variable's value makes no sense.
+  /// The cache that the environment asks for: in the folder kfusion of $KFUSION_CACHE_DIR, else of $XDG_CACHE_HOME,
+  /// else of ~/.cache, with $KFUSION_CACHE_MB (256) times 1e6 bytes. Throws ValueError where a variable's value makes
+  /// no sense.
   static KernelCache from_environment();
 
   /// The image kept under `key`, a digest.
   std::optional<std::string> read(const std::string& key) const;
   /// Says why nothing can be kept; empty where the image is, or where nothing is to be kept.
   std::string write(const std::string& key, std::string_view image) const;
-  /// The same, but it says so on stderr, once.
+  /// write() that reports a failure on stderr, once.
   void keep(const std::string& key, std::string_view image) const;
 
   struct Contents {

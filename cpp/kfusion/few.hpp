@@ -53,7 +53,7 @@ class Few {
     std::fill_n(data(), n, value);
     size_ = n;
   }
-  /// Of values that are not among these.
+  /// The new values must not be among these.
   template <std::input_iterator It>
   void assign(It first, It last) {
     if constexpr (std::forward_iterator<It>) {
@@ -109,7 +109,7 @@ class Few {
     std::fill_n(place, n, value);
     return place;
   }
-  /// Of values that are not among these.
+  /// The new values must not be among these.
   template <std::forward_iterator It>
   iterator insert(const_iterator at, It first, It last) {
     T* const place = opened(at, static_cast<std::size_t>(std::distance(first, last)));

@@ -19,7 +19,7 @@ struct Savings {
   std::optional<double> speedup_estimate;  ///< unfused_bytes / fused_bytes, 2 decimals; none when that is 0
 };
 
-/// Of two byte counts, both >= 0; a fused version that moves more saves a negative number.
+/// Savings from two byte counts, both >= 0; a fused version that moves more saves a negative number.
 Savings savings(std::int64_t unfused_bytes, std::int64_t fused_bytes);
 
 /// Throws std::overflow_error where a byte count exceeds 2^63 - 1. Sizes are >= 0, dtype_bytes >= 1, ops not empty.

@@ -29,7 +29,8 @@ class ExecutableStep {
   virtual void run(const Frame& frame) const = 0;
   virtual std::size_t workspace_bytes() const { return 0; }
   virtual bool is_librarys() const { return false; }
-  /// Of loops that reduce: whether what stores an element has read all that is read there, and nothing else reads it.
+  /// Whether loops that reduce read all that they need of an element before they store there, and nothing else reads
+  /// it.
   virtual bool reads_first() const { return false; }
   /// Whether it lets the library make the output in that slot where there is none.
   virtual bool makes(int /*slot*/) const { return false; }
@@ -94,11 +95,11 @@ class StepRequest {
 
   /// The group lowered, for a step that reads each element of a pointwise kernel before it writes it. Once a group.
   virtual Loops loops() = 0;
-  /// Likewise for one around a product, of which no_contraction() says nothing.
+  /// The group around a product lowered, where no_contraction() gives no reason against it. Once a group.
   virtual Contracted contraction(BatchAxes axes = BatchAxes::kOne) = 0;
-  /// Likewise for one around products beside one another, of which no_products_beside() says nothing.
+  /// The group around products beside one another lowered, where no_products_beside() gives no reason. Once a group.
   virtual std::vector<Contracted> contractions() = 0;
-  /// Likewise for attention, of which no_attention() says nothing.
+  /// The attention group lowered, where no_attention() gives no reason against it. Once a group.
   virtual Attended attention() = 0;
   /// What a node of the group reads, or stores. Throws ValueError for a float argument, whose value comes with a call.
   virtual Seen value(NodeId n) = 0;
@@ -115,7 +116,7 @@ class Backend : public Executor {
   /// For a group that it does not refuse. Throws DeviceError where the place cannot be used.
   virtual StepPointer make_step(StepRequest& request) const = 0;
 
-  /// The same of an elementwise kernel that runs over many sets of arrays; nullptr: it has none.
+  /// Makes a step that runs an elementwise kernel over many sets of arrays; nullptr: it has none.
   virtual EachPointer make_each(EachRequest) const { return nullptr; }
 
   /// Whether a result that other kernels read stays in memory of its own.

@@ -55,14 +55,14 @@ struct EachRequest {
 /// Extent of such a kernel's axis.
 inline constexpr std::int64_t kEachElements = std::int64_t{1} << 30;
 
-/// Of a plan of a graph of arrays of one axis and kEachElements elements. `targets`: for each output the number of the
-/// input whose place it takes. Nothing where the plan is not one elementwise kernel.
+/// The request for a plan whose arrays have one axis of kEachElements elements; nothing unless it is one elementwise
+/// kernel. `targets`: by output, the number of the input that it overwrites.
 std::optional<EachRequest> each_request(const Plan& plan, Place place, bool aligned, const std::vector<int>& targets);
 
 /// A plan that is one such kernel, ready to run.
 class Each {
  public:
-  /// As each_request() takes them. nullptr where that gives nothing, or the executor has no such step.
+  /// Takes the arguments of each_request(). nullptr where that gives nothing, or the executor has no such step.
   static std::unique_ptr<const Each> make(const Plan& plan, Place place, bool aligned, const std::vector<int>& targets);
 
   /// What kernels take of the call's float arguments.

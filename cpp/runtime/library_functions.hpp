@@ -30,7 +30,7 @@ class LibraryFunctions {
   virtual void compute(const Node& n, std::span<const LibraryArgument> arguments, LibraryResult& result, Place place,
                        Stream stream) = 0;
 
-  /// Likewise a library_call's results.
+  /// Computes the results of a library_call, as compute() does that of other nodes.
   virtual void call(const Node& n, std::span<const LibraryArgument> arguments, std::span<LibraryResult> results,
                     Place place, Stream stream) = 0;
   /// Makes the output in that slot, which was left to the run.

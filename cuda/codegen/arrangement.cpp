@@ -180,8 +180,8 @@ void choose_vectors(const Kernel& k, Arrangement& a, bool aligned, bool sums) {
 /// Rows up to so many elements are staged where they are no multiple of 16 bytes, or no longer than three times that.
 constexpr std::int64_t kSpanElements = 100, kSpanBytes = 3 * kVectorBytes;
 
-/// Of the fewest rows that a warp can have, which are whole slots of all that is staged: a block has no fewer than one
-/// warp, so more arrays would ask for more shared memory than there is, or leave none for other blocks.
+/// Most bytes that the fewest rows of a warp may take; these are whole slots of each staged array. A block has at least
+/// one warp, so more would exceed shared memory, or leave none for other blocks.
 constexpr std::int64_t kMostSpanBytes = 48 << 10;
 
 /// Whether all that is large lies row behind row, from a multiple of 16 bytes on, and rows are short.

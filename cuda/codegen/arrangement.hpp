@@ -56,8 +56,8 @@ struct Arrangement {
   bool per_row(const Operand& o) const { return form != Form::kPointwise && o.per_row(); }
 };
 
-/// The same kernel with an axis of extent 1 where it has none to run over. A pointwise kernel that reads across becomes
-/// one of columns, which loops over the axis that those operands are contiguous along.
+/// Gives a kernel without an axis to run over one of extent 1. Turns a pointwise kernel that reads across into one of
+/// columns, which loops over the axis that those operands are contiguous along.
 Kernel with_axes(Kernel k);
 
 /// `aligned`: arrays begin at multiples of 16 bytes; `sums`: those of columns take part in how wide vectors are.

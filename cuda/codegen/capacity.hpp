@@ -41,7 +41,7 @@ std::int64_t bytes_of(const Kernel& k, const Arrangement& a, const std::vector<b
 /// Bytes that a row takes in registers.
 std::int64_t row_bytes(const Problem& p);
 
-/// The same of the sums of one vector's columns.
+/// Registers of a thread that the sums of one vector's columns take, in bytes.
 std::int64_t sum_bytes(const Kernel& k, const Arrangement& a);
 
 /// By load: it varies along the lanes.

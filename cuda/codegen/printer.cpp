@@ -63,7 +63,7 @@ std::string Printer::which_of_vector(int i) const {
          iota(place, "place(at.first)") + ")";
 }
 
-/// Of lane j: without a division where the vector lies within the last axis.
+/// The place of lane j, without a division where the vector lies within the last axis.
 std::string Printer::lane_place() const {
   const bool within = a_.form == Form::kPointwise && a_.inner.size() > 1 && a_.inner.back() % a_.width == 0;
   return within ? "lane_of(at, j)" : "place(at.first + j)";
@@ -117,7 +117,7 @@ std::string Printer::divisor_type(int i) const {
 
 std::string Printer::divisor_of(int i) const { return "by_" + names_[at(i)] + lane(); }
 
-/// Of a row's value, and what is derived from it once.
+/// Assigns a row's value, and its divisor, which is computed once.
 void Printer::assign(int i, const std::string& value) {
   out_.line(reference(i) + " = " + value + ";", step(i).label);
   if (step(i).is.divisor) out_.line("values." + divisor_of(i) + " = " + divisor_type(i) + "(" + reference(i) + ");");
@@ -340,7 +340,7 @@ std::string Printer::stored(const Store& store) const {
   return reference(rounds && s.from == DType::kFloat32 ? s.arguments[0] : store.step);
 }
 
-/// Of the array that has the store's name.
+/// Stores the array that has the store's name.
 void Printer::print_store(int i) {
   const std::string& name = stores_[at(i)];
   const Operand& o = k_.stores[at(i)].to;

@@ -153,7 +153,7 @@ class Printer {
   const Step& step(int i) const { return k_.steps[static_cast<std::size_t>(i)]; }
   bool is_row(int i) const { return step(i).level == Level::kRow; }
   const Operand& load(int i) const { return k_.loads[static_cast<std::size_t>(i)]; }
-  /// Of a row, which is static where rows are very short.
+  /// Number of elements in a row; a compile-time constant for very short rows.
   std::string elements() const { return a_.spans ? std::to_string(a_.inner[0]) : "p.inner.size"; }
   bool columns() const { return a_.form == Form::kColumns; }
   std::string lane() const { return columns() ? "[j]" : ""; }

@@ -239,7 +239,7 @@ void Printer::print_vectors(const std::string& type, const std::vector<int>& loa
   if (forget) out_.line(std::string("using Edge = ") + (a_.framed() ? "HeldOf<1>;" : "Held;"));
 }
 
-/// Of columns: a member of what a lane holds of a vector.
+/// Prints the sums of columns, a member of what a lane holds for a vector.
 void Printer::print_sums() {
   out_.open("struct alignas(8) Sums {");
   Code add;
@@ -316,7 +316,7 @@ void Printer::print_crossed(int sweep) {
             "& crossed) const {\n" + stores.text() + "  }");
 }
 
-/// Of operands whose rows are whole 16-byte vectors.
+/// Prints the prefetch of operands whose rows are whole 16-byte vectors.
 void Printer::print_prefetch(const std::string& name, const std::vector<int>& loads) {
   out_.open("KF_DEVICE void " + name + "(const Line& line, Index first, int elements) const {");
   for (const int i : loads) {

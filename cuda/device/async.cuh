@@ -13,7 +13,7 @@ struct alignas(8) Barrier {
 KF_DEVICE u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
 #if __CUDA_ARCH__ >= 800
-/// Of 4, 8 or 16 bytes, for the thread that starts it; zeros where not `valid`.
+/// Copies 4, 8 or 16 bytes, for the thread that starts it; zeros where not `valid`.
 template <int kBytes>
 KF_DEVICE void start_own_copy(void* to, const void* from, bool valid) {
   if constexpr (kBytes == 16) {
@@ -47,7 +47,7 @@ KF_DEVICE void wait_for_own_copies() {}
 KF_DEVICE void make_barrier(Barrier* b) {
   asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(b)) : "memory");
 }
-/// The same for phases of so many arrivals of threads.
+/// Makes a barrier whose phases have so many arrivals of threads.
 KF_DEVICE void make_meeting(Barrier* b, u32 arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
@@ -73,7 +73,7 @@ KF_DEVICE void wait_for_copies(Barrier* b, u32 parity) { KF_WAIT(".shared::cta")
 KF_DEVICE void wait_for_all(Barrier* b, u32 parity) { KF_WAIT(".shared::cta"); }
 KF_DEVICE void wait_for_messages(Barrier* b, u32 parity) { KF_WAIT(".acquire.cluster.shared::cta"); }
 #undef KF_WAIT
-/// Of a multiple of 16 bytes, both ends so aligned.
+/// Copies a multiple of 16 bytes, both ends so aligned.
 KF_DEVICE void start_copy(void* to, const void* from, u32 bytes, Barrier* counts) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(to)),
@@ -83,7 +83,7 @@ KF_DEVICE void start_copy(void* to, const void* from, u32 bytes, Barrier* counts
 /// What the thread read and wrote in shared memory comes before copies, which pass what is under way by another path:
 /// those that it starts then, and after a barrier those of others.
 KF_DEVICE void fence_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-/// The same place of shared memory in block `rank` of the cluster.
+/// The address of this place of shared memory in block `rank` of the cluster.
 KF_DEVICE u32 address_in_block(const void* p, u32 rank) {
   u32 address;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));

@@ -93,7 +93,7 @@ KF_DEVICE Unit unit_at(const typename E::Given& g, int t) {
   }
   return u;
 }
-/// Of the product that a unit is of.
+/// Rows of the product that a unit belongs to.
 template <class T, class E>
 KF_DEVICE int rows_of(const typename E::Given& g, const Unit& u) {
   if constexpr (T::kApart) return g.height[u.which];

@@ -34,8 +34,8 @@ struct Found {
   int at = 0x7fffffff;
 
   KF_DEVICE void look(A value) { best = kLargest ? maximum(best, value) : minimum(best, value); }
-  /// Of two that have looked: both get the better one. Whether it could be better than `before`: else its position
-  /// does not matter.
+  /// Gives both the better one, after both have looked. Returns whether it could be better than `before`; else its
+  /// position does not matter.
   static KF_DEVICE bool settle(Found& a, Found& b, const Found& before) {
     a.look(b.best);
     b.best = a.best;

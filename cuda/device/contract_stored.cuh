@@ -146,8 +146,8 @@ struct Stored {
     stores_done();
   }
 
-  /// Of a box of a whole part of the rows, by a warp: a lane has two neighbouring columns, of 32 columns every other
-  /// row.
+  /// A warp sums the columns of a box, which is a whole part of the rows. A lane has two neighbouring columns; in boxes
+  /// of 32 columns it has every other row.
   static KF_DEVICE void sum_columns(const Given& g, u32 box, const Walk& at, int lane) {
     if (at.y() >= g.rows) return;
     constexpr int kLanes = kChunk / 2, kTogether = 32 / kLanes, kRowBytes = kChunk * 2;
@@ -181,7 +181,7 @@ struct Stored {
   KF_DEVICE void begin() {}
   KF_DEVICE void end(const Given&, const SharedMemory&, const Unit&, const Lane&) {}
 
-  /// Of row i, h and pair j of columns.
+  /// Computes the results of row i, h and pair j of columns.
   template <class Of>
   static KF_DEVICE void elements(const Given& g, const Unit& u, const Lane& at, const float (&acc)[T::kN / 2], int i,
                                  int j, int h, const u32 (&along)[2], const Pair* columns, const u32* operands,
@@ -204,7 +204,7 @@ struct Stored {
     return from;
   }
 
-  /// Of the columns from `col` on; a warpgroup computes its own while the first slices arrive.
+  /// Computes the values of the columns from `col` on; a warpgroup computes its own while the first slices arrive.
   KF_DEVICE void prepare(const Given& g, const SharedMemory& s, const Unit& u, int col) {
     if constexpr (kColumnValues > 0) {
       columns_meet();  // those of the last tile have been read
@@ -313,7 +313,7 @@ struct Stored {
       }
     }
   }
-  /// Of 16 bytes of a row of a box.
+  /// The address of 16 bytes of a row of a box.
   static KF_DEVICE u32 word_at(const SharedMemory& s, u32 slot, int row, int word) {
     return s.boxes + slot * T::kBoxBytes + row * (kChunk * 2) + (word << 4);
   }

@@ -15,7 +15,7 @@ struct Frame {
   Index body;  ///< elements in vectors
 };
 
-/// Of a row at `row`. kBefore, kBehind: at least so many elements are no part of the body.
+/// The frame of a row at `row`. kBefore, kBehind: at least so many elements are no part of the body.
 template <int kN, int kBefore, int kBehind, class T, class Index>
 KF_DEVICE Frame<Index> frame_of(const T* row, Index elements) {
   const int shift = static_cast<int>(reinterpret_cast<u64>(row) / sizeof(T)),

@@ -91,7 +91,7 @@ struct Shifted {
 
   /// Equal infinities are no distance apart.
   static KF_DEVICE A scale(A from, A to) { return quick_exp(from == to ? A(0) : from - to); }
-  /// The same for exponentials that are results themselves: none where all values are -inf.
+  /// scale() for exponentials that are results themselves: NaN where all values are -inf.
   static KF_DEVICE A result_scale(A from, A to) { return to == lowest<A>() ? to - to : scale(from, to); }
   KF_DEVICE void look(A value) { largest = maximum(largest, value); }
   KF_DEVICE void looked(int) {}

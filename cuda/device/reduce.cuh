@@ -55,7 +55,7 @@ struct TeamBarrier {
   }
 };
 
-/// The same between the warps of one of a block's teams.
+/// Exchanges between the warps of one of a block's teams.
 class TeamExchange {
  public:
   KF_DEVICE TeamExchange(char* memory, int box_bytes, TeamBarrier barrier)

@@ -60,7 +60,7 @@ class ClusterExchange {
   KF_DEVICE u32 arrive() const { return cluster_arrive(), 0; }
   KF_DEVICE void leave(u32) const { cluster_wait(); }
 
-  /// The same for the lanes of the one warp that calls it, each with its number.
+  /// What all blocks tell, merged, for the lanes of the one warp that calls it, each with its number.
   template <class P>
   KF_DEVICE Told<P> merged(const Told<P>& own, const P& identity, u32 round, int lane) const {
     constexpr int kSlots = (sizeof(Told<P>) + 15) / 16;

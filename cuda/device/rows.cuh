@@ -288,7 +288,7 @@ KF_DEVICE void prefetch_segment(const F& f, const typename F::Line& line, Index 
   if (rest > 0) f.prefetch(line, f.place(line, first).first, static_cast<int>(rest < all ? rest : all));
 }
 
-/// The same of what later sweeps fetch of a row: none before the first rows has brought it to L2.
+/// Asks for what later sweeps fetch of a row: for the first rows nothing has brought that to L2 yet.
 template <class F, class Index>
 KF_DEVICE void prefetch_later(const F& f, const typename F::Line& line, Index first, int vectors) {
   const i64 rest = f.elements(line) - first, all = static_cast<i64>(vectors) * F::kWidth;

@@ -145,7 +145,7 @@ KF_DEVICE T floor_divide(T x, T y) {
   }
 }
 
-/// Of integers, wrapped; to a negative power truncated.
+/// x to the power y. Integers wrap; a negative power is truncated.
 template <class T>
 KF_DEVICE T power(T x, T y) {
   if constexpr (kIsFloat<T>) {

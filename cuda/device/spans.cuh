@@ -114,7 +114,7 @@ KF_DEVICE void span_rows(const F& f, const Geometry& g) {
     if constexpr (kLanes == 1)
       lone_row(f, line, exists);
     else
-      // Of elements nothing is asked: the area has room for rows that do not exist as well.
+      // Elements are not checked: the area has room for rows that do not exist as well.
       held_row<F, kLanes, kK>(f, line, {f, line, 0, static_cast<int>(threadIdx.x) % kLanes, true}, exists);
   }
   f.scatter(begin, areas, rows * cols);

@@ -43,7 +43,7 @@ struct Posts {
     for (int i = 0; i < kPlaces; ++i)
       make_meeting(barriers + 2 * i, kRing.warps), make_meeting(barriers + 2 * i + 1, 1);
   }
-  /// Of the team's row number `i`.
+  /// Partial results of the team's row number `i`.
   template <int kSweep>
   KF_DEVICE PartialOf<F, kSweep>* parts(int i) const {
     static_assert(sizeof(Told<PartialOf<F, kSweep>>) <= kRing.room);

@@ -47,7 +47,7 @@ KF_DEVICE void barrier_wait(u32 barrier, u32 parity) {
 KF_DEVICE void cluster_meet() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
-/// Of the first `kThreads` threads of a block that come by.
+/// A barrier of the first `kThreads` threads of a block that come by.
 template <int kBarrier, int kThreads>
 KF_DEVICE void threads_meet() {
   asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
@@ -63,7 +63,7 @@ KF_DEVICE void load_box(u32 to, const TensorMap* map, u32 barrier, int x, int y,
       "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-/// Of a matrix with three axes of batches.
+/// Loads a box of a matrix with three axes of batches.
 KF_DEVICE void load_box(u32 to, const TensorMap* map, u32 barrier, int x, int y, const int (&batch)[3]) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
@@ -184,7 +184,7 @@ KF_MULTIPLY_ALL(half_t, "f16")
 #undef KF_MULTIPLY_ALL
 #undef KF_MULTIPLY
 
-/// The same of an A in registers, as a warp holds accumulators, and a B whose memory runs across the depth.
+/// Multiplies an A in registers, as a warp holds accumulators, by a B whose memory runs across the depth.
 template <class T, int kN>
 struct MultiplyHeld;
 

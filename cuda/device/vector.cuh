@@ -229,12 +229,12 @@ template <bool kFromEnd>
 struct Positions {
   i64 extent, step;  ///< step: elements from position to position
 
-  /// Of `index`, if that is less than `extent`.
+  /// The position of `index`, if that is less than `extent`.
   KF_DEVICE u64 of(i64 index) const { return static_cast<u64>(kFromEnd && index < 0 ? index + extent : index); }
   KF_DEVICE bool has(u64 position) const { return position < static_cast<u64>(extent); }
 };
 
-/// Of neighbours that are numbered from `first` on, which one has number `value`: one beyond them where none has.
+/// Which of the neighbours that are numbered from `first` on has number `value`; one beyond them where none has.
 template <class T>
 KF_DEVICE u32 which_is(T value, T first) {
   if constexpr (sizeof(T) == 4) return static_cast<u32>(value) - static_cast<u32>(first);
@@ -250,7 +250,7 @@ KF_DEVICE Compute<T> taken(const T* p, const Positions<kFromEnd>& positions, i64
   return get(load_vector<1, true, Use::kAgain>(p + static_cast<i64>(position) * positions.step, exists), 0);
 }
 
-/// The same of `count` of kN neighbours, all at one position.
+/// Elements of `count` of kN neighbours, all at one position.
 template <int kN, bool kWhole, bool kFromEnd, class T>
 KF_DEVICE Vector<T, kN> taken_vector(const T* p, const Positions<kFromEnd>& positions, i64 index, int count) {
   const u64 position = positions.of(index);
@@ -296,7 +296,7 @@ struct Place {
   Index from;       ///< first - further
   int further = 0;  ///< what is static of `first`, so that it goes into the instruction that loads or stores
 
-  /// Of a dense array.
+  /// Where it lies in a dense array.
   template <class T>
   KF_DEVICE T* in(T* array) const {
     return array + from + further;

@@ -33,7 +33,7 @@ class WarpExchange : public TeamExchange {
   u32* told_;
 };
 
-/// As RowPlaces; entries of one vector at a time, which take many registers.
+/// RowPlaces with entries of one vector at a time, which take many registers.
 template <class F, int kK, int kLanes>
 struct WeightedPlaces : RowPlaces<F, kK, kLanes> {
   static constexpr int kAhead = 1;

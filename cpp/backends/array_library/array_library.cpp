@@ -8,7 +8,7 @@
 namespace kfusion {
 namespace {
 
-/// Of the caller of a plan, which may be no caller with a library.
+/// The library of the plan's caller, who may have none.
 LibraryFunctions& library_of(const Frame& f) {
   if (!f.library) throw ValueError("kfusion: this plan has kernels of an array library, and runs without one");
   return *f.library;
@@ -117,8 +117,8 @@ class ByArrayLibrary final : public Backend {
     settle(p);
     return p;
   }
-  /// Always of calls. Of products it saves arrays of the library's around our memory, or a copy; but on the CPU our
-  /// memory is in pages that are there.
+  /// Calls always keep their results. Keeping a product saves making the library's arrays around our memory, or a copy;
+  /// on the CPU our memory is in pages that exist already.
   bool keeps(const Node& n) const override {
     return kind(n.op) == OpKind::kLibrary || !n.place.on_host() || (n.op == Op::conv2d && n.library == Library::kTorch);
   }
@@ -136,8 +136,8 @@ class ByArrayLibrary final : public Backend {
     return p;
   }
 
-  /// Of half types: of unaligned factors 8184 x 1024 x 50257 take 6.0 ms where aligned ones take 1.05, and to transpose
-  /// 8192 x 50257 back takes 1.0 ms, 2.6 times a copy (bfloat16, cuBLAS 13, an H200).
+  /// The price of a product of half types: 8184 x 1024 x 50257 takes 6.0 ms with unaligned factors and 1.05 ms with
+  /// aligned ones; transposing 8192 x 50257 back takes 1.0 ms, 2.6 times a copy (bfloat16, cuBLAS 13, an H200).
   static Price price_on_gpu(const Node& n, const std::vector<Access>& factors, const Price& roofline,
                             const Device& device) {
     constexpr double kUnaligned = 5.7, kTransposed = 2.6;

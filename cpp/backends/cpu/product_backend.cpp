@@ -57,7 +57,7 @@ class AttentionStep final : public ExecutableStep {
   std::vector<int> score_loads_, output_loads_, stores_;
 };
 
-/// Of the products and their factors.
+/// Whether the products and their factors all have this dtype.
 bool is_of(const Candidate& k, DType dtype) {
   return std::ranges::all_of(k.nodes, [&](NodeId n) {
     const auto is_other = [&](const Access& a) { return k.graph[a.base].dtype != dtype; };
@@ -66,7 +66,7 @@ bool is_of(const Candidate& k, DType dtype) {
   });
 }
 
-/// Of floats: half types as panels of float32.
+/// Whether they are floats of one type; half types are multiplied as panels of float32.
 bool is_of_one_type(const Candidate& k) {
   constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16};
   return std::ranges::any_of(kTypes, [&](DType t) { return is_of(k, t); });
@@ -125,8 +125,7 @@ class Products final : public Backend {
       if (const auto us = attention_us(candidate_of(plan, group), roofline, device, has_librarys)) p.compute_us = *us;
     } else if (const auto c = products_of(candidate_of(plan, group), BatchAxes::kAny)) {
       // Threads that each have blocks of their own wait for each other once: 4096 x 1024 by 1024 x 4096 takes two of
-      // them 0.95 to 1 of what OpenBLAS's threads take together, with what follows it. Of few rows there are few
-      // blocks.
+      // them 0.95 to 1 of what OpenBLAS's threads take together, with what follows it. Few rows make few blocks.
       p.compute_us += more_us(*c, device);
       constexpr double kOfLibrary = 0.97;
       constexpr std::int64_t kFewRows = 128;

@@ -102,9 +102,9 @@ class AttentionBackend final : public Backend {
 
   /// By the rate of a multiprocessor that multiplies, measured (b4 h16 s4096, H100): of the peak 0.55 for heads of 64
   /// numbers, 0.72 for 128, 0.78 for more; scores that are computed of more than the product take 1.25 of the time.
-  /// Where a mask of positions leaves half of the scores out, that takes 0.62 of the time, and more the fewer keys
-  /// there are: of the blocks on the diagonal all is computed. Of a bias that comes by boxes, which may make blocks of
-  /// keys smaller, only the lowered kernel knows.
+  /// A mask of positions that leaves half of the scores out takes 0.62 of the time, and more with fewer keys, since
+  /// blocks on the diagonal are computed whole. The price ignores a bias that comes by boxes, which may make blocks of
+  /// keys smaller.
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
     const Candidate k = candidate_of(plan, group);
     const auto a = attention_of(k);

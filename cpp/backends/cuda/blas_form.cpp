@@ -175,7 +175,7 @@ class BlasMatcher {
                                [&](NodeId n) { return reads_value(n, x) && std::ranges::count(nodes, n) == 0; });
   }
 
-  /// Of the gelu that is `half` times `one_more`; none where these are not its factors.
+  /// The nodes of the gelu that is `half` times `one_more`; none where these are not its factors.
   std::vector<NodeId> gelu_nodes(NodeId half, NodeId one_more, NodeId x) const {
     if (other(half, Op::multiply, 0.5) != x) return {};
     const NodeId tanh = other(one_more, Op::add, 1.0);

@@ -142,10 +142,10 @@ class CublasLt final : public Backend {
   }
 
  private:
-  /// Of torch's _addmm_activation, which is this kernel, on an H100: 746 and 751 TFLOP/s for 10^12 and 10^11 operations
-  /// beside 771 and 774 of the product alone (docs/performance.md).
+  /// Time of torch's _addmm_activation, which is this kernel, over the product's: 746 and 751 TFLOP/s for 10^12 and
+  /// 10^11 operations, the product alone 771 and 774 (an H100, docs/performance.md).
   static constexpr double kGelu = 1.03;
-  /// There our own kernels take 0.97 to 1.02 of its time, which is less than either model errs. So that these run
+  /// Our own kernels take 0.97 to 1.02 of its time there, a difference smaller than the error of either price; ours run
   /// unless it is clearly faster.
   static constexpr double kBesideOurs = 1.1;
 

@@ -207,7 +207,7 @@ class Translator {
     return made.tensor;
   }
 
-  /// Of the axis of an access that varies.
+  /// The stride along the access's axis that varies.
   static std::int64_t step_of(const Access& a) {
     for (std::size_t i = 0; i < a.shape.size(); ++i)
       if (a.shape[i] > 1 && a.strides[i] != 0) return a.strides[i];

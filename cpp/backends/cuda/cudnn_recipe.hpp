@@ -26,7 +26,8 @@ struct ConvolutionRecipe {
   int result = 0;                 ///< the tensor that is stored, the last one
 };
 
-/// Of a kernel of Pattern::kConv2d; nothing where `why` says why cuDNN is not asked for it, as a clause.
+/// The recipe for a kernel of Pattern::kConv2d. Nothing where cuDNN is not asked for it; `why` is then the reason, a
+/// clause.
 std::optional<ConvolutionRecipe> convolution_recipe(const Candidate& kernel, std::string& why);
 
 }  // namespace kfusion

@@ -136,8 +136,8 @@ class TensorCores final : public Backend {
   }
 
  private:
-  /// Of what an epilogue computes, while it stores: the rest runs under the other warpgroup's products. Gradients of
-  /// gelu by erf add 19 us to 8192 x 4096 (H200, depth 1024), of 44.
+  /// Share of an epilogue's computing that takes time; the rest overlaps with the other warpgroup's products. Gradients
+  /// of gelu by erf add 19 of their 44 us to 8192 x 4096 (H200, depth 1024).
   static constexpr double kOfEpilogue = 0.5;
 
   /// An unaligned result is stored element by element, during which no product runs: so many times its bytes at the
@@ -207,7 +207,7 @@ class TensorCores final : public Backend {
     return {chosen.peak_cycles / clock * 1e6, chosen.waits_for_bytes};
   }
 
-  /// Of the kernel of single products beside one another, without what follows them.
+  /// Time of one kernel of single products beside one another, without their epilogues.
   static double us_of(const std::vector<Contraction>& all, const Device& device) {
     double elements = 0;
     for (const Contraction& c : all) {
@@ -218,7 +218,7 @@ class TensorCores final : public Backend {
     return device.launch_us + std::max(bytes / device.bandwidth * 1e6, tiles_of(all, device).us);
   }
 
-  /// Of a kernel for each of them, or of the library's.
+  /// Time of one kernel for each of them, ours or the library's.
   static double us_apart(const std::vector<Contraction>& all, const Device& device) {
     double us = 0;
     for (const Contraction& c : all) {

@@ -16,7 +16,7 @@ class Backward {
   /// Adds to the cotangent of a node; g's shape broadcasts to the node's.
   void give(NodeId node, NodeId g);
   void run();
-  /// Of a node, in its shape; 0 where it got none.
+  /// The gradient of a node, in its shape; 0 where it got none.
   NodeId gradient(NodeId node);
   std::vector<LibraryAdjoint> take_calls() { return std::move(calls_); }
 

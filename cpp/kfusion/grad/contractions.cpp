@@ -35,7 +35,7 @@ NodeId regrouped(GraphBuilder& b, NodeId x, Extents split, AxisList order, Exten
 
 }  // namespace
 
-/// Of a factor that is a transposed matrix, the gradient is that of the matrix, in its own order: no copy turns it.
+/// The gradient of a transposed factor is computed as that of the matrix, in its own order: no copy turns it.
 void Backward::of_matmul(NodeId id, NodeId g) {
   const NodeId x = node(id).arguments[0], y = node(id).arguments[1];
   if (wanted(x)) {
@@ -47,7 +47,7 @@ void Backward::of_matmul(NodeId id, NodeId g) {
   if (!wanted(y)) return;
   const auto other = transposed(y);
   const NodeId to = other.value_or(y);
-  // Of one matrix for the whole batch it is one product: products for each would be added.
+  // One matrix for the whole batch takes one product; one for each of the batch would have to be added up.
   const bool is_one = node(y).shape.size() == 2;
   const NodeId rows = is_one ? as_rows(b_, x) : x, g_rows = is_one ? as_rows(b_, g) : g;
   const NodeId dy =

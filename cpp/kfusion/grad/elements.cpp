@@ -36,7 +36,7 @@ std::optional<Softmax> softmax_of(const GraphBuilder& b, const Node& y) {
 void Backward::of_map(NodeId id, NodeId g) {
   const Node n = node(id);
   if (const auto softmax = softmax_of(b_, n); softmax && wanted(softmax->z)) {
-    // Of numerator and denominator together: y itself is all that it takes.
+    // The gradient through numerator and denominator together needs nothing but y.
     const NodeId sum = sum_over(b_, b_.map(Op::multiply, {id, g}), softmax->axes);
     return give(softmax->z, b_.map(Op::multiply, {id, b_.map(Op::subtract, {g, sum})}));
   }

@@ -28,7 +28,7 @@ NodeId zeros(GraphBuilder& b, Extents shape, DType dtype);
 /// x * factor.
 NodeId scaled(GraphBuilder& b, NodeId x, double factor);
 
-/// Of one node's adjoints, whose common parts are added once.
+/// Adds the nodes of one node's adjoints; common parts are added once.
 class Emitter {
  public:
   /// Numbers become of `dtype`; reductions go along `axes`, of `whole` arrays where they are all.

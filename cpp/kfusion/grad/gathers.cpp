@@ -24,7 +24,7 @@ NodeId in_32_bits(GraphBuilder& b, NodeId indices, std::int64_t extent) {
   return b.cast(b.map(Op::where, {inside, indices, b.weak_int(-1)}), DType::kInt32);
 }
 
-/// As python/kfusion/_tracing/trained_attention.py calls it: gives a result and logarithms of sums.
+/// The name in python/kfusion/_tracing/trained_attention.py of the function that gives a result and logarithms of sums.
 constexpr std::string_view kAttention = "torch.attention_with_sums";
 
 }  // namespace
@@ -73,7 +73,7 @@ void Backward::of_library_call(NodeId id) {
   call_library(n, std::move(adjoint), std::move(arguments), forward.function + "_backward", 2 * forward.flops);
 }
 
-/// Of the result, which has heads behind positions, as the gradients have them.
+/// The gradient arrives as the result lies, with heads behind positions, and so do the arguments' gradients.
 void Backward::of_attention(NodeId id) {
   const Node n = node(id);
   const auto g = of_results_[id].find(0);

@@ -18,7 +18,7 @@ MinCut::Capacity capacity(double bytes) {
   return static_cast<MinCut::Capacity>(std::min(std::ceil(bytes * Joint::kUnits), static_cast<double>(Joint::kHuge)));
 }
 
-/// Of what is not stored; infinite for what must not be done.
+/// Cost of an edge that stores nothing; infinite for what must not be done.
 MinCut::Capacity other_cost(double bytes, double dearness) {
   return std::isinf(bytes) ? Joint::kHuge : capacity(bytes / dearness);
 }
@@ -114,7 +114,7 @@ void Joint::find_read(const std::vector<bool>& is_late, const NodeIds& gradients
   }
 }
 
-/// Of a function of the library's, its result is kept and nothing inside.
+/// Hides what is inside a function of the library: its result is kept and nothing else.
 void Joint::hide_insides(const Device& device) {
   is_hidden_.resize(g_.nodes.size());
   for (const LibraryForm& form : g_.forms) {

@@ -49,7 +49,7 @@ class Joint {
   /// Which of the results a value is; -1: none.
   int result(NodeId id) const { return result_[at(id)]; }
   std::int64_t nbytes(NodeId id) const { return g_[id].nbytes(); }
-  /// Of values that are not there anyway.
+  /// Bytes of the chosen values that are not there anyway.
   std::int64_t stored_bytes(const Choice& choice) const;
 
  private:
@@ -80,10 +80,8 @@ class Joint {
   std::vector<NodeId> same_;   ///< by node: the first one of its value
   std::vector<bool> is_read_;  ///< by backward
   std::vector<int> result_;    ///< by node: which of the results it is
-  /// Not what the function went on with, once it is stored. Of half types: sums and the like, and what is made of them
-  /// alone, which kernels have in float32. Maxima and minima that backward compares with what they are of, unless that
-  /// is an argument: it computes that again, and not to the bit. Those that are subtracted (softmax) are as good as
-  /// new.
+  /// By node: a stored copy differs from what the function went on with. Half types: reductions and what is made of
+  /// them alone, which kernels have in float32. Extremes that backward compares with a value that it computes again.
   std::vector<bool> is_inexact_;
   std::vector<bool> is_of_rows_;  ///< a reduction, or made of such alone
   Loose loose_;

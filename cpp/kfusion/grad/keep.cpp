@@ -63,7 +63,7 @@ std::vector<Kept> explained(const GraphBuilder& graph, const NodeIds& results, c
 
 namespace {
 
-/// Of what a node does whatever its extents: axes, and numbers that are the same in each call.
+/// Hashes what a node does whatever its extents: axes, and numbers that are the same in each call.
 std::uint64_t fixed(const Node& n) {
   std::uint64_t h = 0;
   const auto mix = [&](std::uint64_t word) { h = (h ^ (h >> 31) ^ word) * 0x9e3779b97f4a7c15; };

@@ -23,7 +23,7 @@ struct Kept {
 std::vector<Kept> kept_for_backward(const GraphBuilder& graph, const NodeIds& results, const NodeIds& inputs,
                                     const Device& device, std::optional<std::int64_t> memory);
 
-/// The same with seconds.
+/// kept_for_backward() with `seconds`.
 std::vector<Kept> explained(const GraphBuilder& graph, const NodeIds& results, const NodeIds& inputs,
                             const Device& device, std::optional<std::int64_t> memory);
 

@@ -8,7 +8,7 @@ namespace kfusion::grad {
 class MinCut {
  public:
   using Capacity = std::int64_t;
-  /// Of an edge that no cut may have. Those of all others must be less in sum.
+  /// Capacity of an edge that no cut may have; the sum of all others must be less.
   static constexpr Capacity kInfinite = INT64_MAX / 4;
 
   explicit MinCut(int nodes) : first_(static_cast<std::size_t>(nodes), -1) {}
@@ -16,7 +16,7 @@ class MinCut {
   void add_edge(int from, int to, Capacity capacity);
   /// By node, whether it lies on the sink's side: of the cheapest cuts, that nearest to the sink. Once only.
   std::vector<bool> sink_side(int source, int sink);
-  /// Of that cut; kInfinite or more where each cut has an edge that none may have.
+  /// Capacity of that cut; kInfinite or more where each cut has an edge that none may have.
   Capacity capacity() const { return flow_; }
 
  private:

@@ -24,8 +24,8 @@ struct Vjp {
 };
 
 /// Adds sum_k cotangents[k] * d outputs[k] / d inputs[i] for each i. Cotangents have the outputs' shapes and dtypes;
-/// outputs and inputs are floats. Each stage of `graph` has a stage NAME_backward then. Of an output that does not
-/// depend on an input the gradient is 0. Throws TypeError where an op on the way has no adjoint.
+/// outputs and inputs are floats. Each stage of `graph` has a stage NAME_backward then. The gradient of an input that
+/// an output does not depend on is 0. Throws TypeError where an op on the way has no adjoint.
 Vjp add_vjp(GraphBuilder& graph, const NodeIds& outputs, const NodeIds& cotangents, const NodeIds& inputs,
             std::int64_t first_call);
 

@@ -42,7 +42,8 @@ class GraphBuilder {
 
   /// A row of KF_MAP: promotes, casts, broadcasts.
   NodeId map(Op op, NodeIds arguments);
-  /// Of a constant: the constant in that dtype, no longer weak. Outside of any stage: rounds (CastAttributes).
+  /// Converts x; a constant becomes a constant of that dtype, no longer weak. Outside of any stage it rounds
+  /// (CastAttributes).
   NodeId cast(NodeId x, DType dtype);
   /// `axes` empty optional: axis=None, the whole array. Axes may be negative. Over no axes: a cast.
   NodeId reduce(Op op, NodeId x, std::optional<AxisList> axes, bool keepdims);

@@ -11,11 +11,11 @@ inline bool is_weak(const Node& n) { return is_constant(n) && std::get<ConstantA
 
 Node constant_node(DType dtype, ConstantAttributes attributes);
 
-/// The same value in another dtype, no longer weak: floats rounded, or cut towards 0 to be integers. Throws
-/// std::overflow_error where an integer dtype does not hold it. `wide`: of a half type in float32.
+/// Converts a constant to another dtype, no longer weak: floats are rounded, or cut towards 0 to be integers. Throws
+/// std::overflow_error where an integer dtype does not hold it. `wide`: half types keep float32 precision.
 Node converted_constant(const Node& n, DType dtype, bool wide = false);
 
-/// Whether a finite constant is infinite in a float dtype. Of a float argument another value may come: never.
+/// Whether a finite constant is infinite in a float dtype; never for a float argument, whose value may change.
 bool overflows(const Node& n, DType dtype);
 
 /// The float dtype that the value of a constant of `dtype` is rounded to.

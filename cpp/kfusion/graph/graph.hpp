@@ -127,7 +127,7 @@ struct Node {
 /// Constants and iota: made in the kernel that reads them, so no kernel loads them.
 inline bool is_free(const Node& n) { return n.op == Op::constant || n.op == Op::iota; }
 
-/// The same value from the same arguments, whatever the stage.
+/// Whether the nodes have one value: one operation on the same arguments, whatever the stage.
 bool same_value(const Node& a, const Node& b);
 
 /// One user-level call: what runs as one kernel when nothing is fused.
@@ -171,11 +171,11 @@ struct Graph {
 inline constexpr std::size_t kMaxNodes = 1'000'000;
 inline constexpr std::size_t kMaxTextBytes = 10'000;  ///< of a name or a source
 
-/// The same for equal graphs, in every process.
+/// Equal graphs have equal hashes, in every process.
 std::uint64_t hash(const Graph& g);
-/// The same for nodes of the same value.
+/// Nodes for which same_value() holds have equal hashes.
 std::uint64_t hash(const Node& n);
-/// Of what a node does, whatever it reads.
+/// Hashes what a node does, whatever it reads.
 std::uint64_t hash_alone(const Node& n);
 
 /// The readable form, one node a line, for example
@@ -185,9 +185,9 @@ std::string to_text(const Graph& g);
 /// Every rule that a graph obeys, one per line of verify.cpp; throws ValueError naming the node and the rule.
 void verify(const Graph& g);
 
-/// The same graph without nodes that no output needs and with equal nodes made one (arguments of commutative ops in any
-/// order). Inputs stay, used or not. Stages that lose all nodes go. Unless `across_stages`, equal nodes of different
-/// stages stay apart: a kernel per stage computes them in each.
+/// Removes nodes that no output needs and makes equal nodes one (arguments of commutative ops in any order). Inputs
+/// stay, used or not. Stages that lose all nodes go. Unless `across_stages`, equal nodes of different stages stay
+/// apart: a kernel per stage computes them in each.
 Graph simplify(Graph g, bool across_stages = true);
 
 }  // namespace kfusion

@@ -24,7 +24,7 @@ Extents completed_reshape(const Extents& from, Extents shape);
 /// NumPy's broadcasting of two shapes; nothing where they do not fit.
 std::optional<Extents> broadcast(const Extents& a, const Extents& b);
 
-/// Of matrices with leading axes, which broadcast.
+/// The shape of a product of matrices, whose leading axes broadcast.
 Extents matmul_shape(const Extents& a, const Extents& b);
 
 /// "(3, 4)"

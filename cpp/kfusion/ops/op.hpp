@@ -55,8 +55,8 @@ inline constexpr int kOpCosts = 7;
 /// What is true of a map: of floats, and of integers where they do not wrap.
 enum OpFact : std::uint16_t {
   kNoFacts = 0,
-  kCommutes = 1,        ///< the order of two arguments does not matter to the bit. Of zeros of two signs, maximum and
-                        ///< its like give the first
+  kCommutes = 1,        ///< the order of two arguments does not matter to the bit; maximum and its like give the
+                        ///< first of two zeros of different signs
   kIncreases = 2,       ///< x <= y gives f(x) <= f(y); NaN only of NaN
   kIncreasesFrom0 = 4,  ///< the same where neither is negative
   kNonNegative = 8,     ///< no result is below 0 (-0 is not)

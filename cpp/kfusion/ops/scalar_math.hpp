@@ -54,8 +54,8 @@ T floor_divide(T x, T y) {
   }
 }
 
-/// Of integers, wrapped; to a negative power truncated, so 0 but for bases of 1 and -1 (NumPy raises an error there,
-/// which a kernel cannot).
+/// x to the power y. Integers wrap; a negative power is truncated, so 0 but for bases of 1 and -1 (NumPy raises an
+/// error there, which a kernel cannot).
 template <class T>
 T power(T x, T y) {
   if constexpr (kIsFloat<T>) {

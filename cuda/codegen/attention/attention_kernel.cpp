@@ -15,7 +15,8 @@ constexpr std::size_t kMostBatchAxes = 3, kMatrixBytes = 128, kHeadBytes = 4 * 1
 
 bool strides_by_slots(std::int64_t stride) { return stride >= 0 && stride % kSlotElements == 0; }
 
-/// Of rows whose numbers lie side by side. `row`: the stride of rows.
+/// Whether the copy engine can bring slices of it: its rows are dense, from multiples of 16 bytes on. `row`: the stride
+/// of rows.
 bool is_boxed(const Factor& f, std::int64_t along, std::int64_t row, std::int64_t rows) {
   return along == 1 && (rows == 1 || (row > 0 && strides_by_slots(row))) && f.offset % kSlotElements == 0 &&
          std::ranges::all_of(f.batch_strides, strides_by_slots);
@@ -52,14 +53,14 @@ int boxed_load(const Contraction& scores, bool aligned) {
   return -1;
 }
 
-/// As a factor of its own.
+/// Describes an operand as a factor of a product.
 Factor factor_of(const Operand& o) {
   Factor f{o.node, o.dtype, o.offset, 0, o.kept.back(), 1, {}};
   f.batch_strides.assign(o.kept.begin(), o.kept.end() - 1);
   return f;
 }
 
-/// Of three axes of batches, the last of them 1 where there are fewer.
+/// By axis of batches: what `of` gives, and `otherwise` for those that are missing of three.
 template <class Of>
 std::array<std::int64_t, 3> by_batch(const Extents& batches, Of of, std::int64_t otherwise) {
   std::array<std::int64_t, 3> all{otherwise, otherwise, otherwise};

@@ -52,7 +52,7 @@ class AttentionKernel {
 
   std::size_t parameter_bytes() const { return bytes_; }
   std::size_t scores_offset() const;  ///< of the parameters of the struct Scores
-  /// As CudaKernel::write_parameters.
+  /// Writes what CudaKernel::write_parameters does.
   void write_parameters(const AttentionAddresses& a, const double* parameters, const Memory& memory,
                         const EncodeMatrix& encode, std::byte* to) const;
 
@@ -75,7 +75,7 @@ class AttentionKernel {
   std::size_t bytes_ = 0;
 };
 
-/// As that of a kernel (generate.hpp).
+/// Removes names, as without_names() of a kernel does (generate.hpp).
 Attention without_names(Attention a);
 
 }  // namespace kfusion::codegen

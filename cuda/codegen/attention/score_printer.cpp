@@ -106,13 +106,13 @@ bool ScorePrinter::is_used_beside_positions(int i) const {
 
 // ---- values ---------------------------------------------------------------------------------------------------------
 
-/// Of a soft cap: what counts in a score is the error beside 1.
+/// The tanh of a soft cap; its absolute error is what counts in a score.
 std::string ScorePrinter::tanh(const Step& s) const {
   const std::string x = reference(s.arguments[0]);
   return s.dtype == DType::kBFloat16 ? "attention::rough_tanh(" + x + ")" : "attention::level_tanh(" + x + ")";
 }
 
-/// Of an element's step that is no product.
+/// The text of an element's step that is no product.
 std::string ScorePrinter::element(int i) const {
   const Step& s = step(i);
   const auto is_position = [&](std::size_t which) { return positions_.has(s.arguments[which]); };

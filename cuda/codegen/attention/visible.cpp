@@ -111,7 +111,7 @@ class Reader {
     int score;
     Peeled::Mask mask;
   };
-  /// Of a score and where(condition, 0, -inf), or the other way around.
+  /// Matches a score plus where(condition, 0, -inf), or where(condition, -inf, 0).
   std::optional<MaskedSum> masked_sum(int i) const {
     if (!is(i, Op::add)) return std::nullopt;
     for (const std::size_t which : {0, 1}) {

@@ -29,7 +29,7 @@ bool is_boxed(const Factor& f, std::int64_t extent, std::int64_t depth) {
   return dense && strided && strides_by_slots(f.batch) && f.offset % kSlotElements == 0;
 }
 
-/// The same of what an epilogue reads or stores, along a tile's columns.
+/// Whether the copy engine can bring or take slices of what an epilogue reads or stores, along a tile's columns.
 bool is_boxed(const Operand& o) {
   const TileStrides s = tile_strides(o, false);
   return is_half(o.dtype) && s.col == 1 && s.row > 0 && strides_by_slots(s.row) && strides_by_slots(s.batch) &&
@@ -177,7 +177,7 @@ std::optional<std::string> no_sums(const Candidate& kernel, const Contraction& c
   return fit ? std::nullopt : std::optional<std::string>("sums columns of results that leave by boxes");
 }
 
-/// Of one contraction.
+/// Why there is no kernel for a group that is one contraction.
 std::optional<std::string> no_kernel_of_one(const Candidate& kernel) {
   if (auto why = no_contraction(
           kernel, {.variances = true, .positions = true, .rows_of_sums = kRowsOfTile, .lost_picks = true}))
@@ -313,12 +313,12 @@ class ContractionKernel::Maker {
   bool across_a() const { return sides(c_).a(c_.products[0]).depth != 1; }
   bool across_b() const { return sides(c_).b(c_.products[0]).depth != 1; }
 
-  /// Of those beside one another.
+  /// Tiles along the columns of one of the products beside one another.
   std::int64_t tiles_of(const Contraction& c) const {
     return divide_up(c.cols, tile().turned ? tile().rows * tile().down : out_columns() * tile().across);
   }
 
-  /// The same along its rows, too.
+  /// Tiles along its rows and columns.
   std::int64_t units_of(const Contraction& c) const {
     return divide_up(c.rows, std::int64_t{tile().rows} * tile().down) * tiles_of(c);
   }

@@ -52,7 +52,7 @@ struct EpilogueArrays {
 /// and what else it moves.
 ChosenTile predicted_tile(const std::vector<Contraction>& products, const EpilogueArrays& moved, const Target& target);
 
-/// As that of a kernel (generate.hpp).
+/// Removes names, as without_names() of a kernel does (generate.hpp).
 Contraction without_names(Contraction c);
 std::vector<Contraction> without_names(std::vector<Contraction> all);
 
@@ -83,7 +83,7 @@ class ContractionKernel {
   std::size_t parameter_bytes() const { return bytes_; }
   /// Where the generated struct's own parameters begin among them.
   std::size_t epilogue_offset() const;
-  /// As CudaKernel::write_parameters.
+  /// Writes what CudaKernel::write_parameters does.
   void write_parameters(const ContractionAddresses& a, const double* parameters, const Memory& memory,
                         const EncodeMatrix& encode, std::byte* to) const;
 

@@ -51,8 +51,8 @@ class EpiloguePrinter {
 
   std::string print();
 
-  /// Of sums (Store::parts): which of the results by boxes they are of; nothing where what they are of is none, or has
-  /// sums already.
+  /// The result by boxes that the sums (Store::parts) are of; nothing where they are of another value, or it has sums
+  /// already.
   std::optional<std::size_t> sums_box(int store) const;
 
  protected:

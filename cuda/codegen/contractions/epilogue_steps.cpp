@@ -33,7 +33,7 @@ std::string EpiloguePrinter::formula(const Step& s) const {
   return codegen::formula(s, value);
 }
 
-/// Of a step at column `col`, read only `inside`.
+/// The value of a step at column `col`; loads read only where `inside` is true.
 std::string EpiloguePrinter::value(int i, const std::string& col, const std::string& inside) const {
   const Step& s = step(i);
   if (s.kind == StepKind::kLoad) {

@@ -10,13 +10,13 @@ namespace {
 struct ColumnsPolicy {
   static constexpr int kBytesInFlight = 128, kMostVectors = 8;
   static constexpr int kBlocks = 2;  ///< of a multiprocessor that share a reduction: the last one merges what they have
-  /// Few rows (the sums of parts, say) of few columns are not shared: as few lanes have a row's as leave no block
-  /// waiting for another, so that threads have all their rows on their way at once.
+  /// Few rows (sums of parts, say) of few columns are not shared: so few lanes take a row that no block waits for
+  /// another, and each thread has all its rows in flight at once.
   static constexpr std::int64_t kFewRows = 256, kLeastLanes = 4;
-  /// Of what lies across: lanes side by side in a warp, so that the others read 64 bytes or more in vectors that are
-  /// transposed or, by so many rows a thread, element by element through L1.
+  /// Operands that lie across: lanes side by side in a warp, so that the others read 64 bytes or more, in vectors that
+  /// are transposed or, by so many rows a thread, element by element through L1.
   static constexpr int kAcrossLanes = 8, kAcrossBytesInFlight = 256, kMostAcrossVectors = 8;
-  /// Of maps, with fewer blocks where a thread has more bytes on their way.
+  /// Limits for maps, with fewer blocks where a thread has more bytes in flight.
   static constexpr int kMapThreads = 256, kLeastMapBlocks = 4, kLeastFullMapBlocks = 2;
   static constexpr std::int64_t kMostMapBytes = 192;
   static constexpr std::int64_t kMaxSplits = 65535;  ///< blocks that a grid has along y

@@ -21,8 +21,8 @@ int packed_blocks(std::int64_t least, int resident) {
   return static_cast<int>(std::min<std::int64_t>(slots / (slots / least), kLargestCluster));
 }
 
-/// Of small blocks a team has no more than it needs; where blocks are spread, as many as each row can have of all. What
-/// computes much has half the warps, with twice the registers.
+/// A team of small blocks has no more than it needs; spread blocks are divided among all rows. A kernel that computes
+/// much has half the warps, with twice the registers.
 RingShape fit(RingShape ring, const RingNeeds& needs, const Problem& p) {
   const std::int64_t least = divide_up(needs.bytes, ring.block_bytes());
   const std::int64_t rows = std::max<std::int64_t>(product(p.a.outer), 1);

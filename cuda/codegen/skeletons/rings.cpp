@@ -22,7 +22,7 @@ bool unweighted_whole(const RingNeeds& n) { return n.whole && unweighted(n); }
 bool planed_fours(const RingNeeds& n) { return n.single() && n.planed && n.light; }
 bool weighted(const RingNeeds& n) { return n.single() && !n.shared.empty(); }
 bool of_fours_weighted(const RingNeeds& n) { return n.light && weighted(n); }
-/// Of a shorter row, half of the warps would have one segment and the others two.
+/// In a shorter row half of the warps would have one segment and the others two.
 bool of_fours_biased(const RingNeeds& n) { return of_fours_weighted(n) && n.shared.size() > 1 && n.bytes > 768 << 10; }
 constexpr RingPolicy kRings[] = {
     {{1, 8, 4, 16, 1}, planed_fours},        // 256 KB

@@ -10,15 +10,15 @@ namespace {
 struct SpanRowsPolicy {
   static constexpr int kThreads = 128, kLeastBlocks = 8, kLeastHeavyBlocks = 4;
   static constexpr int kMostVectors = 24;  ///< of a lane with so many blocks
-  /// Of a warp's rows: so that it has some on their way; of a block's.
+  /// Bytes of a warp's rows, enough to have some in flight; and of a block's, at most.
   static constexpr std::int64_t kSpanBytes = 2 << 10, kMostBytes = 48 << 10;
 };
 
 struct SpanRows : Configuration {
   int lanes = kWarp, vectors = 1;  ///< lanes that share a row, vectors of it that each has
 
-  /// As few lanes a row as can hold it: what is done once a row costs more than what is done once an element. A warp's
-  /// rows are whole slots.
+  /// Takes as few lanes a row as can hold it, since work done once a row costs more than work done once an element. A
+  /// warp's rows are whole slots.
   static std::optional<SpanRows> choose(const Problem& p) {
     using Policy = SpanRowsPolicy;
     if (!p.a.spans) return {};

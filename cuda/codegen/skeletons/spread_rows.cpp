@@ -7,7 +7,7 @@ namespace {
 struct SpreadRowsPolicy {
   static constexpr int kThreads = 512, kHeavyThreads = 256;
   static constexpr std::int64_t kSlots[] = {4, 8};  ///< of a lane, in registers
-  /// Of shared memory besides stages: so classes of length end with powers of two.
+  /// Shared memory left for other things than stages, so that classes of length end with powers of two.
   static constexpr std::int64_t kLeastRoom = 16 << 10;
 };
 

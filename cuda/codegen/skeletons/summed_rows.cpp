@@ -7,7 +7,7 @@ namespace kfusion::codegen {
 namespace {
 
 struct SummedRowsPolicy {
-  /// Of a lane: a row, the next one, and sums.
+  /// Bytes that a lane holds: a row, the next one, and sums.
   static constexpr std::int64_t kMostBytes = 256;
   static constexpr int kThreads = 512;  ///< of a block, the only one of a multiprocessor: each has 128 registers
 };

@@ -31,14 +31,14 @@ struct TeamPolicy {
   static constexpr std::int64_t kMostFramedBytes = 1 << 10;
   /// What needs one sweep is not held in registers from here on, but streamed: a reduction of everything, and rows.
   static constexpr std::int64_t kSplitBytes = 32 << 10, kMostHeldBytes = 64 << 10;
-  /// Of L2, what may wait there for teams that look ahead.
+  /// The part of L2, 1 / 6, in which rows may wait for teams that look ahead.
   static constexpr std::int64_t kShareOfL2 = 6;
 };
 
 struct StreamPolicy {
   static constexpr int kThreads = 256, kLeastBlocks = 2, kLeastBlocksInDoubles = 1;
   static constexpr int kBytesInFlight = 64, kMostVectors = 4;
-  /// Of one sweep that computes little: threads hide each other's latencies.
+  /// Limits for one sweep that computes little: threads hide each other's latencies.
   static constexpr int kLeastLightBlocks = 8, kLightBytesInFlight = 32;
 };
 

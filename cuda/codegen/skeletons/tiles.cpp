@@ -125,7 +125,8 @@ struct Tiles : Configuration {
     return divide_up(product(p.a.outer), blocks * alike) * alike;
   }
 
-  /// Of a block that tells so many blocks, itself included; `column_bytes`: of a column's partial result.
+  /// Shared memory of a block that sends results to `blocks` blocks, itself included; `column_bytes`: a column's
+  /// partial result.
   std::int64_t shared_bytes(const Problem& p, std::int64_t column_bytes, std::int64_t blocks) const {
     const std::int64_t room = whole_slots(column_bytes), columns = lanes * p.a.width;
     const std::int64_t parts = threads / kWarp + 1, told = blocks > 1 ? 2 * blocks : 0;

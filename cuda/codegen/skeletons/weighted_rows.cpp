@@ -48,7 +48,7 @@ struct WeightedRows : Configuration {
     return best;
   }
 
-  /// As few lanes as hold a row: a power of two of a warp's, or whole warps.
+  /// Takes as few lanes as hold a row: a power of two within a warp, or whole warps.
   void hold(const Problem& p, std::int64_t slots) {
     using Policy = WeightedRowsPolicy;
     const std::int64_t most = std::max<std::int64_t>(slots * kSlotBytes / bytes_of(p.k, p.a, p.held), 1);
