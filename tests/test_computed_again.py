@@ -18,7 +18,7 @@ CPU = kf.Device(
     launch_us=LAUNCH_US,
     peaks={"vector_float32": PEAK, "vector_float64": PEAK / 2},
 )
-TANH, SQRT = 45, 25  # FLOPs that take as long (cpp/kfusion/plan/op_cost.cpp)
+TANH, SQRT = 45, 25  # FLOPs that take as long (cpp/kfusion/plan/prices/op_cost.cpp)
 ROWS, COLS = 4096, 1024
 
 

@@ -39,7 +39,7 @@ def test_what_limits():
         assert bound(10_000, 10_000, dtype)["compute_us"] == pytest.approx(2 * 10_000**3 / (0.78 * peak) * 1e6)
 
 
-# One core of the Xeon that plan/op_cost.cpp's figures are of, with the memory bandwidth of a laptop's.
+# One core of the Xeon that plan/prices/op_cost.cpp's figures are of, with the memory bandwidth of a laptop's.
 CORE = kf.Device("core", bandwidth=25e9, is_cpu=True, peaks={"vector_float32": 153e9, "vector_float64": 74e9})
 
 

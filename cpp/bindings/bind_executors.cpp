@@ -10,7 +10,7 @@
 #include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
-#include "kfusion/plan/traffic.hpp"
+#include "kfusion/plan/prices/traffic.hpp"
 #include "runtime/slots.hpp"
 
 namespace py = pybind11;

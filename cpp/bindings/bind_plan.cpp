@@ -9,7 +9,7 @@
 #include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
-#include "kfusion/plan/names.hpp"
+#include "kfusion/plan/reports/names.hpp"
 
 namespace py = pybind11;
 

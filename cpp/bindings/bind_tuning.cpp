@@ -16,8 +16,8 @@
 #include "bindings/stl.hpp"
 #include "cpu/platform.hpp"
 #include "kfusion/graph/builder.hpp"
-#include "kfusion/plan/names.hpp"
-#include "kfusion/plan/traffic.hpp"
+#include "kfusion/plan/prices/traffic.hpp"
+#include "kfusion/plan/reports/names.hpp"
 
 namespace py = pybind11;
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <memory>
 
-#include "kfusion/plan/device.hpp"
-#include "kfusion/plan/measured.hpp"
+#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/prices/measured.hpp"
 
 namespace kfusion {
 

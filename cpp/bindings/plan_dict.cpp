@@ -1,9 +1,9 @@
 #include "bindings/plan_dict.hpp"
 
 #include "bindings/savings_dict.hpp"
-#include "kfusion/plan/joins.hpp"
-#include "kfusion/plan/names.hpp"
-#include "kfusion/plan/reasons.hpp"
+#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/reports/names.hpp"
+#include "kfusion/plan/reports/reasons.hpp"
 
 namespace py = pybind11;
 

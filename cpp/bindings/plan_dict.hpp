@@ -2,7 +2,7 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
-#include "kfusion/plan/traffic.hpp"
+#include "kfusion/plan/prices/traffic.hpp"
 
 namespace kfusion {
 

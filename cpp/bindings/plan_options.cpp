@@ -5,7 +5,7 @@
 #include "backends/backends.hpp"
 #include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
-#include "kfusion/plan/names.hpp"
+#include "kfusion/plan/reports/names.hpp"
 
 namespace py = pybind11;
 

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "kfusion/divide_up.hpp"
-#include "kfusion/plan/joins.hpp"
+#include "kfusion/plan/partition/joins.hpp"
 #include "runtime/backend.hpp"
 
 namespace kfusion {

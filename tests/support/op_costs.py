@@ -1,4 +1,4 @@
-"""What maps take on this machine's CPU: the figures of cpp/kfusion/plan/op_cost.cpp.
+"""What maps take on this machine's CPU: the figures of cpp/kfusion/plan/prices/op_cost.cpp.
 
     python tests/support/op_costs.py
 

@@ -4,7 +4,7 @@
 
 #include "cpu/products/attention.hpp"
 #include "cpu/products/product.hpp"
-#include "kfusion/plan/price.hpp"
+#include "kfusion/plan/prices/price.hpp"
 #include "runtime/backend.hpp"
 
 namespace kfusion {

@@ -5,7 +5,7 @@
 
 #include "backends/cuda/blas_form.hpp"
 #include "host/cublaslt.hpp"
-#include "kfusion/plan/price.hpp"
+#include "kfusion/plan/prices/price.hpp"
 #include "runtime/backend.hpp"
 
 namespace kfusion {

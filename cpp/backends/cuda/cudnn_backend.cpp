@@ -9,7 +9,7 @@
 #include "backends/cuda/cudnn_recipe.hpp"
 #include "host/cuda.hpp"
 #include "kfusion/graph/builder.hpp"
-#include "kfusion/plan/price.hpp"
+#include "kfusion/plan/prices/price.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/executable.hpp"
 

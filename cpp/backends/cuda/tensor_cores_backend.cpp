@@ -6,8 +6,8 @@
 #include "host/cuda.hpp"
 #include "host/encoded_matrices.hpp"
 #include "host/tensor_map.hpp"
-#include "kfusion/plan/flops.hpp"
-#include "kfusion/plan/price.hpp"
+#include "kfusion/plan/prices/flops.hpp"
+#include "kfusion/plan/prices/price.hpp"
 #include "runtime/backend.hpp"
 
 namespace kfusion {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bindings/arrays/array.hpp"
-#include "kfusion/plan/device.hpp"
+#include "kfusion/plan/prices/device.hpp"
 #include "runtime/library_functions.hpp"
 
 namespace kfusion::arrays {

@@ -6,7 +6,7 @@
 
 #include "kfusion/grad/equal.hpp"
 #include "kfusion/grad/vjp.hpp"
-#include "kfusion/plan/op_cost.hpp"
+#include "kfusion/plan/prices/op_cost.hpp"
 
 namespace kfusion::grad {
 namespace {

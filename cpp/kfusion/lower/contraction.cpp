@@ -7,9 +7,9 @@
 #include "kfusion/lower/kernel_steps.hpp"
 #include "kfusion/lower/schedule.hpp"
 #include "kfusion/lower/spans.hpp"
-#include "kfusion/plan/joins.hpp"
-#include "kfusion/plan/picks.hpp"
-#include "kfusion/plan/sweeps.hpp"
+#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/partition/picks.hpp"
+#include "kfusion/plan/partition/sweeps.hpp"
 
 namespace kfusion {
 namespace {

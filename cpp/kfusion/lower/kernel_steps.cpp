@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "kfusion/plan/joins.hpp"
-#include "kfusion/plan/picks.hpp"
-#include "kfusion/plan/powers.hpp"
-#include "kfusion/plan/sweeps.hpp"
+#include "kfusion/graph/powers.hpp"
+#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/partition/picks.hpp"
+#include "kfusion/plan/partition/sweeps.hpp"
 
 namespace kfusion {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "kfusion/lower/outputs.hpp"
 #include "kfusion/plan/executor.hpp"
-#include "kfusion/plan/joins.hpp"
+#include "kfusion/plan/partition/joins.hpp"
 
 namespace kfusion {
 namespace {

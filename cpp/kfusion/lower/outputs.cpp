@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "kfusion/plan/joins.hpp"
+#include "kfusion/plan/partition/joins.hpp"
 
 namespace kfusion {
 namespace {

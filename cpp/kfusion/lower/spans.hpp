@@ -4,8 +4,8 @@
 #include <map>
 #include <optional>
 
-#include "kfusion/plan/domain.hpp"
 #include "kfusion/plan/executor.hpp"
+#include "kfusion/plan/partition/domain.hpp"
 
 namespace kfusion {
 

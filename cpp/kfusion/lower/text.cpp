@@ -1,6 +1,6 @@
 // A kernel as text, one line for each axis list, step, store and pair.
 #include "kfusion/lower/kernel.hpp"
-#include "kfusion/plan/names.hpp"
+#include "kfusion/plan/reports/names.hpp"
 
 namespace kfusion {
 namespace {

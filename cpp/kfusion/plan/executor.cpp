@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kfusion/plan/traffic.hpp"
+#include "kfusion/plan/prices/traffic.hpp"
 
 namespace kfusion {
 namespace {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "kfusion/graph/graph.hpp"
-#include "kfusion/plan/device.hpp"
-#include "kfusion/plan/fold.hpp"
+#include "kfusion/plan/partition/fold.hpp"
 #include "kfusion/plan/pattern.hpp"
+#include "kfusion/plan/prices/device.hpp"
 
 namespace kfusion {
 

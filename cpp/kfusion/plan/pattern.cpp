@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kfusion/plan/partition.hpp"
+#include "kfusion/plan/partition/partition.hpp"
 
 namespace kfusion {
 

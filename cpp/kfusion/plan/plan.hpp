@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "kfusion/graph/graph.hpp"
-#include "kfusion/plan/device.hpp"
-#include "kfusion/plan/domain.hpp"
 #include "kfusion/plan/executor.hpp"
-#include "kfusion/plan/fold.hpp"
-#include "kfusion/plan/measured.hpp"
+#include "kfusion/plan/partition/domain.hpp"
+#include "kfusion/plan/partition/fold.hpp"
 #include "kfusion/plan/pattern.hpp"
+#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/prices/measured.hpp"
 
 namespace kfusion {
 

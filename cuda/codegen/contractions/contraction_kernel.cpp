@@ -7,8 +7,8 @@
 #include "codegen/contractions/epilogue_printer.hpp"
 #include "codegen/expression.hpp"
 #include "kfusion/divide_up.hpp"
-#include "kfusion/plan/partial_sums.hpp"
-#include "kfusion/plan/sweeps.hpp"
+#include "kfusion/plan/partition/sweeps.hpp"
+#include "kfusion/plan/rewrites/partial_sums.hpp"
 
 namespace kfusion::codegen {
 namespace {

@@ -62,7 +62,7 @@ def many(**counts: int) -> tuple[str, ...]:
 
 
 _ALL = ("float32", "float32", "float64", "float16", "bfloat16")
-# Rows and columns of as many as sums of parts of the rows need (kfusion/plan/partial_sums.cpp).
+# Rows and columns of as many as sums of parts of the rows need (kfusion/plan/rewrites/partial_sums.cpp).
 _PARTS = (*((33, 128), (64, 130), (130, 64), (96, 131), (130, 520), (520, 130)) * 3, (64, 1030))
 _TALL = ((130, 520), (520, 130), (33, 67), (7, 2050), (2050, 7))  # whose values are large for what broadcasts to them
 PROFILES = (

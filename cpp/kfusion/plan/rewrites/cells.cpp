@@ -1,0 +1,210 @@
+#include <algorithm>
+
+#include "kfusion/plan/rewrites/push.hpp"
+#include "kfusion/plan/rewrites/tiling.hpp"
+
+namespace kfusion {
+namespace {
+
+/// A range of positions of each axis.
+struct Box {
+  Extents start, shape;
+  bool operator==(const Box&) const = default;
+};
+
+bool is_inside(const Box& inner, const Box& outer) {
+  for (std::size_t d = 0; d < inner.start.size(); ++d)
+    if (inner.start[d] < outer.start[d] || inner.start[d] + inner.shape[d] > outer.start[d] + outer.shape[d])
+      return false;
+  return true;
+}
+
+/// What is cut is computed cell by cell; where something else reads it, it is a join of its cells.
+class Cells {
+ public:
+  Cells(const Graph& g, const Tiling& tiling)
+      : g_(g), tiling_(tiling), cells_(g.nodes.size()), whole_(g.nodes.size(), -1) {}
+
+  Graph run() {
+    to_.stages = g_.stages;
+    for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) {
+      if (tiling_.is_cut(n))
+        add_cells(n);
+      else
+        whole_[at(n)] = g_[n].op == Op::slice ? add_slice(n) : add_whole(n);
+    }
+    for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, whole(o.node)});
+    return std::move(to_);
+  }
+
+ private:
+  struct Cell {
+    Box box;
+    NodeId node = -1;
+  };
+
+  NodeId add(Node n) {
+    to_.nodes.push_back(std::move(n));
+    return static_cast<NodeId>(to_.nodes.size() - 1);
+  }
+
+  NodeId add_whole(NodeId n) {
+    Node node = g_[n];
+    for (NodeId& a : node.arguments) a = whole(a);
+    return add(std::move(node));
+  }
+
+  void add_cells(NodeId n) {
+    stage_ = g_[n].stage;
+    for (Box& box : boxes(n)) {
+      const NodeId node = add_cell(n, box);
+      cells_[at(n)].push_back({std::move(box), node});
+    }
+  }
+
+  /// In C order.
+  std::vector<Box> boxes(NodeId n) const {
+    std::vector<Box> all = {{}};
+    for (std::size_t d = 0; d < g_[n].shape.size(); ++d) {
+      std::vector<Box> longer;
+      for (const Box& box : all) {
+        std::int64_t start = 0;
+        const auto add_until = [&](std::int64_t end) {
+          Box b = box;
+          b.start.push_back(start), b.shape.push_back(end - start);
+          longer.push_back(std::move(b));
+          start = end;
+        };
+        for (const std::int64_t cut : tiling_.cuts[at(n)][d]) add_until(cut);
+        add_until(g_[n].shape[d]);
+      }
+      all = std::move(longer);
+    }
+    return all;
+  }
+
+  NodeId add_cell(NodeId n, const Box& box) {
+    if (kind(g_[n].op) == OpKind::kJoin) return part_of_join(n, box);
+    Node cell = g_[n];
+    cell.shape = box.shape;
+    if (kind(cell.op) == OpKind::kMap || kind(cell.op) == OpKind::kCast) {
+      for (NodeId& a : cell.arguments) a = piece(a, seen_box(g_[a].shape, g_[n].shape, box));
+    } else {
+      cell.arguments = {piece(g_[n].arguments[0], box_of_argument(n, box))};
+    }
+    return add(std::move(cell));
+  }
+
+  /// The part of a broadcast argument that a box of the result reads.
+  static Box seen_box(const Extents& shape, const Extents& result, const Box& box) {
+    Box r;
+    const std::size_t lead = result.size() - shape.size();
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      const bool varies = shape[d] == result[lead + d];
+      r.start.push_back(varies ? box.start[lead + d] : 0);
+      r.shape.push_back(varies ? box.shape[lead + d] : shape[d]);
+    }
+    return r;
+  }
+
+  /// Of a reduction or view of whole axes.
+  Box box_of_argument(NodeId n, const Box& box) const {
+    const Extents& shape = g_[g_[n].arguments[0]].shape;
+    Box r{Extents(shape.size(), 0), shape};
+    const AxisList from = axes_in_argument(g_, n);
+    for (std::size_t d = 0; d < from.size(); ++d) {
+      const bool is_cut = from[d] >= 0 && !tiling_.cuts[at(n)][d].empty();
+      if (is_cut) r.start[at(from[d])] = box.start[d], r.shape[at(from[d])] = box.shape[d];
+    }
+    return r;
+  }
+
+  NodeId part_of_join(NodeId join, Box box) {
+    const auto axis = at(g_.attributes<JoinAttributes>(join).axis);
+    std::size_t i = 0;
+    for (std::int64_t extent; box.start[axis] >= (extent = g_[g_[join].arguments[i]].shape[axis]); ++i)
+      box.start[axis] -= extent;
+    return piece(g_[join].arguments[i], box);
+  }
+
+  NodeId piece(NodeId n, const Box& box) {
+    for (const Cell& cell : cells_[at(n)]) {
+      if (cell.box == box) return cell.node;
+      if (!is_inside(box, cell.box)) continue;
+      Box inner = box;
+      for (std::size_t d = 0; d < box.start.size(); ++d) inner.start[d] -= cell.box.start[d];
+      return slice(n, cell.node, inner);
+    }
+    return box.shape == g_[n].shape ? whole(n) : slice(n, whole(n), box);
+  }
+
+  NodeId slice(NodeId n, NodeId of, const Box& box) {
+    Node s = g_[n];
+    s.op = Op::slice;
+    s.shape = box.shape;
+    s.arguments = {of};
+    s.stage = stage_;
+    s.attributes = SliceAttributes{box.start, Extents(box.start.size(), 1)};
+    return add(std::move(s));
+  }
+
+  /// A slice of whatever steps that lies in one cell is a slice of that cell.
+  NodeId add_slice(NodeId n) {
+    Node node = g_[n];
+    auto& [start, step] = std::get<SliceAttributes>(node.attributes);
+    Box taken;
+    for (std::size_t d = 0; d < start.size(); ++d) {
+      const std::int64_t last = start[d] + std::max<std::int64_t>(node.shape[d] - 1, 0) * step[d];
+      taken.start.push_back(std::min(start[d], last));
+      taken.shape.push_back(std::abs(last - start[d]) + 1);
+    }
+    for (const Cell& cell : cells_[at(node.arguments[0])]) {
+      if (node.size() == 0 || !is_inside(taken, cell.box)) continue;
+      for (std::size_t d = 0; d < start.size(); ++d) start[d] -= cell.box.start[d];
+      node.arguments = {cell.node};
+      return add(std::move(node));
+    }
+    return add_whole(n);
+  }
+
+  /// Of a view, the view of the whole: it costs nothing.
+  NodeId whole(NodeId n) {
+    if (whole_[at(n)] >= 0) return whole_[at(n)];
+    if (kind(g_[n].op) == OpKind::kView) return whole_[at(n)] = add_whole(n);
+    auto next = cells_[at(n)].begin();
+    return whole_[at(n)] = joined(n, g_[n].shape, 0, next);
+  }
+
+  /// The cells from `next` on that make up `shape`, which is whole along the axes from `axis` on.
+  NodeId joined(NodeId n, Extents shape, std::size_t axis, std::vector<Cell>::iterator& next) {
+    while (axis < shape.size() && tiling_.cuts[at(n)][axis].empty()) ++axis;
+    if (axis == shape.size()) return (next++)->node;
+    Node join = g_[n];
+    join.op = Op::concatenate;
+    join.stage = g_[tiling_.origin[at(n)]].stage;
+    join.attributes = JoinAttributes{static_cast<int>(axis)};
+    join.shape = shape;
+    join.arguments.clear();
+    for (std::size_t i = 0; i <= tiling_.cuts[at(n)][axis].size(); ++i) {
+      shape[axis] = next->box.shape[axis];
+      join.arguments.push_back(joined(n, shape, axis + 1, next));
+    }
+    return add(std::move(join));
+  }
+
+  const Graph& g_;
+  const Tiling& tiling_;
+  Graph to_;
+  StageId stage_ = -1;  ///< of what is computed
+  std::vector<std::vector<Cell>> cells_;
+  std::vector<NodeId> whole_;  ///< by node, -1: not made yet
+};
+
+}  // namespace
+
+Graph in_cells(const Graph& g, const std::set<NodeId>& seeds) {
+  const auto tiling = tiling_of(g, seeds);
+  return tiling ? Cells(g, *tiling).run() : g;
+}
+
+}  // namespace kfusion

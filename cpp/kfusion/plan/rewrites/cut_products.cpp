@@ -1,0 +1,123 @@
+#include "kfusion/plan/rewrites/cut_products.hpp"
+
+#include <algorithm>
+
+#include "kfusion/plan/rewrites/graph_copy.hpp"
+
+namespace kfusion {
+namespace {
+
+constexpr int kMostMaps = 8;
+
+/// A product, and maps of it: a bias, a cast.
+struct Halved {
+  NodeId product = -1;
+  std::vector<NodeId> maps;  ///< the first one first
+};
+
+class Cutting : private GraphCopy {
+ public:
+  explicit Cutting(const Graph& g) : GraphCopy(g), readers_(g.nodes.size()), is_output_(g.nodes.size(), false) {
+    for (NodeId n = 0; n < std::ssize(g.nodes); ++n)
+      for (const NodeId a : g[n].arguments) readers_[at(a)].push_back(n);
+    for (const Output& o : g.outputs) is_output_[at(o.node)] = true;
+  }
+
+  std::optional<Graph> run() {
+    return changed([&](NodeId n, const Node& node) -> std::optional<NodeId> {
+      const auto halved = node.op == Op::slice ? halved_by(n) : std::nullopt;
+      return halved ? std::optional(half(n, *halved)) : std::nullopt;
+    });
+  }
+
+ private:
+  const SliceAttributes& slice(NodeId n) const { return g_.attributes<SliceAttributes>(n); }
+
+  /// Of a slice of the one or the other half of the columns.
+  std::optional<Halved> halved_by(NodeId n) const {
+    const NodeId value = g_[n].arguments[0];
+    const auto halved = halved_value(value);
+    if (!halved || is_output_[at(value)] || readers_[at(value)].size() != 2) return std::nullopt;
+    const NodeId one = readers_[at(value)][0], other = readers_[at(value)][1];
+    const bool halves = is_half(one, value) && is_half(other, value) && slice(one).start != slice(other).start;
+    return halves ? halved : std::nullopt;
+  }
+
+  bool is_half(NodeId n, NodeId of) const {
+    if (g_[n].op != Op::slice) return false;
+    const Extents& whole = g_[of].shape;
+    const SliceAttributes& s = slice(n);
+    const std::size_t last = whole.size() - 1;
+    for (std::size_t i = 0; i < last; ++i)
+      if (s.start[i] != 0 || s.step[i] != 1 || g_[n].shape[i] != whole[i]) return false;
+    const std::int64_t size = g_[n].shape[last];
+    return s.step[last] == 1 && 2 * size == whole[last] && size > 0 && (s.start[last] == 0 || s.start[last] == size);
+  }
+
+  std::optional<Halved> halved_value(NodeId n) const {
+    Halved h;
+    for (; g_[n].op != Op::matmul; n = mapped(n)) {
+      if (mapped(n) < 0 || std::ssize(h.maps) == kMostMaps) return std::nullopt;
+      h.maps.push_back(n);
+    }
+    std::ranges::reverse(h.maps);
+    h.product = n;
+    return h;
+  }
+
+  /// What the map n is of, if all else that it reads is a vector along columns or a scalar; -1 where n is no such map.
+  NodeId mapped(NodeId n) const {
+    const OpKind k = kind(g_[n].op);
+    if (k != OpKind::kMap && k != OpKind::kCast) return -1;
+    NodeId found = -1;
+    for (const NodeId a : g_[n].arguments) {
+      if (is_vector(a, n) || g_[a].shape.empty()) continue;
+      if (found >= 0 || g_[a].shape != g_[n].shape || readers_[at(a)].size() != 1 || is_output_[at(a)]) return -1;
+      found = a;
+    }
+    return found;
+  }
+
+  bool is_vector(NodeId a, NodeId n) const {
+    return g_[n].shape.size() > 1 && g_[a].shape.size() == 1 && g_[a].shape[0] == g_[n].shape.back();
+  }
+
+  NodeId half(NodeId n, const Halved& h) {
+    const std::int64_t start = slice(n).start.back(), size = g_[n].shape.back();
+    Node product = g_[h.product];
+    product.shape.back() = size;
+    product.arguments = {moved_[at(product.arguments[0])],
+                         part(moved_[at(product.arguments[1])], start, size, product.stage)};
+    NodeId value = add(std::move(product)), whole = h.product;
+    for (const NodeId m : h.maps) {
+      Node map = g_[m];
+      map.shape.back() = size;
+      for (NodeId& a : map.arguments)
+        a = a == whole ? value : is_vector(a, m) ? part(moved_[at(a)], start, size, map.stage) : moved_[at(a)];
+      value = add(std::move(map));
+      whole = m;
+    }
+    return value;
+  }
+
+  /// Along the last axis.
+  NodeId part(NodeId n, std::int64_t start, std::int64_t size, StageId stage) {
+    Extents shape = to_[n].shape;
+    SliceAttributes s{Extents(shape.size(), 0), Extents(shape.size(), 1)};
+    s.start.back() = start;
+    shape.back() = size;
+    return view_of(n, Op::slice, std::move(shape), stage, std::move(s));
+  }
+
+  std::vector<std::vector<NodeId>> readers_;
+  std::vector<bool> is_output_;
+};
+
+}  // namespace
+
+std::optional<Graph> with_products_cut(const Graph& g) {
+  const bool has_product = std::ranges::any_of(g.nodes, [](const Node& n) { return n.op == Op::matmul; });
+  return has_product ? Cutting(g).run() : std::nullopt;
+}
+
+}  // namespace kfusion

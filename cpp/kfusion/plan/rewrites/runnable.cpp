@@ -1,0 +1,122 @@
+#include "kfusion/plan/rewrites/runnable.hpp"
+
+#include <algorithm>
+#include <set>
+
+#include "kfusion/graph/constant.hpp"
+#include "kfusion/graph/promotion.hpp"
+
+namespace kfusion {
+namespace {
+
+bool reads_nothing(const Graph& g, const Node& n) {
+  const bool sums = kind(n.op) == OpKind::kReduce || kind(n.op) == OpKind::kContraction;
+  if (kind(n.op) == OpKind::kLibrary) return false;  // one result may be empty and another one not
+  return n.size() == 0 || (sums && std::ranges::any_of(n.arguments, [&](NodeId a) { return g[a].size() == 0; }));
+}
+
+/// Place and library follow from the arguments.
+void infer(const Graph& g, Node& n) {
+  if (kind(n.op) == OpKind::kSource) return;
+  n.library = inferred_library(g, n);
+  n.place = inferred_place(g, n);
+}
+
+/// A node of `to` that computes `n`, whose arguments are numbered as in `to`.
+NodeId append_inferred(Graph& to, Node n) {
+  infer(to, n);
+  to.nodes.push_back(std::move(n));
+  return static_cast<NodeId>(to.nodes.size() - 1);
+}
+
+/// Adds copies to a graph whose views are read by no kernel that could store them otherwise.
+class Results {
+ public:
+  explicit Results(Graph g) : g_(std::move(g)) {}
+
+  Graph run() {
+    for (Output& o : g_.outputs) {
+      if (needs_copy(o)) o.node = copy(o.node);
+    }
+    return std::move(g_);
+  }
+
+ private:
+  NodeId base(NodeId n) const {
+    while (kind(g_[n].op) == OpKind::kView) n = g_[n].arguments[0];
+    return n;
+  }
+
+  bool is_part_or_repetition(NodeId n) const {
+    for (; kind(g_[n].op) == OpKind::kView; n = g_[n].arguments[0]) {
+      if (g_[n].op == Op::slice || g_[n].op == Op::broadcast) return true;
+    }
+    return false;
+  }
+
+  bool needs_copy(const Output& o) const {
+    if (g_[o.node].size() == 0) return false;
+    const NodeId from = base(o.node);
+    if (kind(g_[from].op) == OpKind::kSource || is_part_or_repetition(o.node)) return true;
+    return from != o.node && std::ranges::any_of(g_.outputs, [&](const Output& other) {
+             return other.node != o.node && base(other.node) == from;
+           });
+  }
+
+  NodeId copy(NodeId n) {
+    if (is_weak(g_[n])) n = append_inferred(g_, converted_constant(g_[n], g_[n].dtype));  // no node reads a scalar
+    Node c;
+    c.op = Op::cast;
+    c.dtype = g_[n].dtype;
+    c.shape = g_[n].shape;
+    c.arguments = {n};
+    c.attributes = CastAttributes{};
+    c.stage = static_cast<StageId>(g_.stages.size());
+    g_.stages.push_back({unique_name("copy"), ""});
+    return append_inferred(g_, std::move(c));
+  }
+
+  std::string unique_name(const std::string& name) {
+    if (names_.empty())
+      for (const Stage& s : g_.stages) names_.insert(s.name);
+    std::string unique = name;
+    for (int i = 2; !names_.insert(unique).second; ++i) unique = name + '_' + std::to_string(i);
+    return unique;
+  }
+
+  Graph g_;
+  std::set<std::string> names_;
+};
+
+}  // namespace
+
+Graph without_empty_work(Graph g) {
+  std::vector<bool> all_empty;
+  for (const Node& n : g.nodes) all_empty.push_back(kind(n.op) != OpKind::kSource && reads_nothing(g, n));
+  if (std::ranges::count(all_empty, true) == 0) {
+    for (Node& n : g.nodes) infer(g, n);
+    return g;
+  }
+  Graph to;
+  to.stages = std::move(g.stages);
+  to.nodes.reserve(g.nodes.size());
+  std::vector<NodeId> where;  // by node of g
+  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
+    Node n = std::move(g.nodes[i]);
+    const bool empty = all_empty[i];
+    for (NodeId& a : n.arguments) a = where[static_cast<std::size_t>(a)];
+    if (empty) {
+      const Node value = constant_node(DType::kFloat64, {value_of_nothing(n.op)});
+      n.arguments = {append_inferred(to, converted_constant(value, n.dtype))};
+      n.op = Op::broadcast;
+      n.attributes = {};
+    }
+    where.push_back(append_inferred(to, std::move(n)));
+  }
+  for (const Output& o : g.outputs) to.outputs.push_back({o.name, where[static_cast<std::size_t>(o.node)]});
+  return to;
+}
+
+Graph with_own_results(Graph g) { return Results(std::move(g)).run(); }
+
+}  // namespace kfusion
