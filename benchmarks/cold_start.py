@@ -68,7 +68,7 @@ class FirstCall:
 
 
 def times_ms(arguments: list[str], caches: str) -> list[float]:
-    """Of the first and second call in a process of its own.
+    """Times of the first and second call in a process of its own.
 
     Raises:
         RuntimeError: the process failed; the message is its last words.

@@ -192,7 +192,7 @@ def _free_behind(call: Callable[[], Any]) -> int:
 
 
 def _cpu_s() -> float:
-    """Of this process and of those that it has started and that have ended."""
+    """CPU seconds of this process and of the ended processes that it started."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in used)
 

@@ -122,7 +122,7 @@ class DrawnCase(LayerCase):
     """A drawn function: what is slow is measured twice, so that it is not noise."""
 
     def measure(self, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:
-        """As any case."""
+        """Measures a case, and a slow one again."""
         first = super().measure(inputs, options, report)
         if first.slowdown <= BOUND:
             return first

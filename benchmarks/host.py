@@ -86,7 +86,7 @@ def array_of(library: str, x: np.ndarray) -> Any:
 
 
 def _call_us(run: Callable[[], Any], calls: int) -> float:
-    """Of one call in a row of them; the device catches up afterwards."""
+    """Time of one call among many in a row; the device catches up afterwards."""
     run()
     start = time.perf_counter_ns()
     for _ in range(calls):

@@ -77,17 +77,17 @@ class LayerCase(Case):
     of: tuple[Callable[[Inputs, Shape, str], Any], ...] = ()
 
     def arguments(self, inputs: Inputs) -> list[Any]:
-        """As `of` makes them."""
+        """The arguments that `of` makes."""
         return [make(inputs, self.shape, self.dtype) for make in self.of]
 
 
 def alike(seed: int) -> Callable[[Inputs, Shape, str], Any]:
-    """Of the case's shape."""
+    """Makes an argument of the case's shape."""
     return lambda inputs, shape, dtype: inputs.random(shape, dtype, seed)
 
 
 def of_axes(seed: int, *axes: int, positive: bool = False) -> Callable[[Inputs, Shape, str], Any]:
-    """Of some of the case's extents."""
+    """Makes an argument of some of the case's extents."""
 
     def make(inputs: Inputs, shape: Shape, dtype: str) -> Any:
         x = inputs.random(tuple(shape[a] for a in axes), dtype, seed)

@@ -265,7 +265,7 @@ class LossCase:
         return self.draw(Draw(self.device, getattr(torch, self.dtype)), *shape)
 
     def _errors(self) -> dict[str, float]:
-        """Of results and gradients of a smaller case, against eager torch in float64."""
+        """Errors of results and gradients of a smaller case, against eager torch in float64."""
         small = self._drawn(self.checked or (_CHECKED[0], *self.shape[1:-1], _CHECKED[1]))
         exact = self.make(*(a.double() if a.is_floating_point() else a for a in small))["torch"]()
         runs = {v: run for v, run in self.make(*small).items() if v == "torch" or v.startswith("fused")}

@@ -143,7 +143,7 @@ def _compiled(model: Any, peer: str) -> Callable[..., Any]:
 
 
 def call_us(call: Callable[[], Any]) -> float:
-    """Of one call and what it left to the device."""
+    """Time of one call and of the work that it left to the device."""
     start = time.perf_counter_ns()
     result = call()
     synchronize()
@@ -166,7 +166,7 @@ def _held_bytes(call: Callable[[], Any]) -> int | None:
 
 
 def free_bytes() -> int:
-    """Of the GPU's memory, without what torch and kfusion keep for later."""
+    """Free bytes of the GPU, after torch and kfusion gave back what they keep for later."""
     import torch
 
     synchronize()

@@ -99,7 +99,7 @@ class Results(Run):
 
     @property
     def device_name(self) -> str:
-        """Of the GPU that was measured, or of the CPU with its threads and the instruction set that kfusion used."""
+        """The GPU that was measured, or the CPU with its threads and the instruction set that kfusion used."""
         if self.device == "cuda":
             return str(self.hardware["gpu"].get("name", "CUDA"))
         cpu = self.hardware["cpu"]

@@ -26,7 +26,7 @@ _SOURCES = {
         "CuPy experiment, fused": ("cupy_experiment", "cupy", "fused"),
     },
 }
-# Likewise: our module, whose `prepare` is the rival.
+# By peer and by the name of the row that it gives: our module, whose `prepare` is the rival.
 _WARM = {
     "torch.compile.warm": {f"torch.compile{warm.SUFFIX}": "torch_into"},
     "numba": {f"numba{warm.SUFFIX}": "numba_loops"},

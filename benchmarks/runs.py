@@ -80,7 +80,7 @@ def facts(command: str, commit: str | None, modules: Sequence[str], *, gpu: bool
 
 
 def _commit() -> str:
-    """Of this source tree; "unknown" where it is none of git's."""
+    """This source tree's commit; "unknown" where it is no repository."""
     root = Path(__file__).parents[1]
     if not (root / ".git").exists():
         return "unknown"

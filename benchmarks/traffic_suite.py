@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the function."""
+        """The function's name."""
         return self.target.rpartition(":")[2].removeprefix("fused_")
 
     def request(self, cols: int, dtype: str, nbytes: int) -> Request:
@@ -132,7 +132,7 @@ def _ratio(case: Measured) -> str:
 
 
 def _saved_cells(same: Sequence[Measured]) -> tuple[str, ...]:
-    """Of one function in all dtypes."""
+    """The cells of one function in all dtypes."""
     t = same[0].traffic
     moved = (bytes_.total for v in ("fused", "unfused") for bytes_ in (t.total(v).compulsory, t.total(v).dram))
     return (same[0].name, *map(_ratio, same), *(number(n / 1e9) for n in moved), f"{t.saved:.2f}x")

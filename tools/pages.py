@@ -31,7 +31,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def anchor(heading: str) -> str:
-    """Of a heading, as GitHub makes it."""
+    """A heading's anchor, as GitHub makes it."""
     return re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
 
 

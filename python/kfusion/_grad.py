@@ -78,7 +78,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
 
         y, pull = vjp(f, x);  pull(v)[0][i] = sum_j v[j] * d y[j] / d x[i]
 
-    Of arrays, both are fused functions, and `pull` computes again what it needs of the function.
+    Given arrays, both are fused functions, and `pull` computes again what it needs of the function.
 
     Args:
         function: of arrays; it returns an array of floats, or tuples, lists and dicts of such arrays.
@@ -134,7 +134,7 @@ def stop_gradient(x: Any) -> Any:
         x: a traced value, kfusion's or JAX's, or an array.
 
     Returns:
-        The same values.
+        An array or traced value with x's values.
 
     Source: JAX's `lax.stop_gradient`; torch's `detach` on traced values is the same.
     """

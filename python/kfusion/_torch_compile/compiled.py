@@ -108,7 +108,7 @@ class Compiled:
         self._of_tensors = frozenset(n for n, place in self._sizes.items() if place is not None)
 
     def _traced_function(self, name: str, donated: Iterable[int] = ()) -> Any:
-        """What is traced. Of the `donated` arguments, kernels may use the memory."""
+        """The function that is traced. Kernels may use the memory of the `donated` arguments."""
         given, sizes, inside, constants = self._given, self._sizes, self._inside, self._constants
         results, layouts = self._fused_results, self._layouts
         consumed = [self._arguments[i] for i in donated]

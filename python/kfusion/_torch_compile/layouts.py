@@ -1,8 +1,8 @@
 """Which convolutions on the CPU run on images whose channels lie innermost.
 
-oneDNN computes such a convolution as it lies. Of images in C order it makes a copy in an order of its own, and turns
-the result back. So the images among the arguments are turned before a graph runs. What convolutions make of them
-follows, as do maps and pools (cpp/kfusion/lower/layouts.cpp). Results of the graph are laid as eager torch lays them.
+oneDNN computes such a convolution as it lies. It copies images in C order into an order of its own, and turns the
+result back. So the images among the arguments are turned before a graph runs. What convolutions make of them follows,
+as do maps and pools (cpp/kfusion/lower/layouts.cpp). Results of the graph are laid as eager torch lays them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .._tracing import fx_graphs, library_calls
 _DTYPES = (torch.float32, torch.bfloat16)
 _FEW = 4  # channels of a result below which nothing was gained
 # torch turns weights in C order for such images, in each call: what an element of them costs, where one of an image
-# saves 1. Of ResNet-50's convolutions, with 1 and with 8 images, those with more than 0.8 elements of weights for each
-# one of images were slower so, and none with less than 0.7 (two threads of a Zen 5).
+# saves 1. ResNet-50's convolutions of 1 and of 8 images were slower so with more than 0.8 elements of weights for each
+# one of images, and none with less than 0.7 (two threads of a Zen 5).
 _OF_A_WEIGHT = 1.4
 _LEAST = 300_000  # elements that a graph must save: less is lost in noise
 _FOLLOWING = (

@@ -115,7 +115,7 @@ def _unless_torch_refuses(error: Exception, function: Any, name: str, args: Any,
 
 
 def _in_place(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
-    """x.add_(y): x itself changes. As a function's, x can be a keyword."""
+    """x.add_(y): x itself changes. In the spelling of a function x can be a keyword."""
     name = short[:-1]
     if name in _VIEWS and args and isinstance(args[0], Traced):
         return writing.become(args[0], torch_function(f"Tensor.{name}", args, kwargs), short)

@@ -1,8 +1,8 @@
 """Tensors that are made of sizes, where the graph is recorded for calls with other sizes: `torch.arange(x.shape[1])`.
 
-Outside of that sizes are ints, and what torch computes of them are constants. So they are here, but that torch's calls
-are recorded: those with sizes, or tensors made of sizes, among their arguments are made for both calls, and for each
-one that plays the tape. Of every other tensor must be known that it is the same in all calls.
+Elsewhere sizes are ints, and what torch computes of them are constants. Here torch's calls are recorded as well: those
+with sizes, or tensors made of sizes, among their arguments are made for both calls, and for each one that plays the
+tape. Every other tensor must be known to be the same in all calls.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def _tensor_class(torch: Any) -> type[Traced]:
     """TorchValue as a torch.Tensor, so that isinstance and torch's own C++ take it for what it stands for.
 
     To claim the class would not do, as it does for NumPy: C++ would look for a tensor in our memory. So there is one,
-    which nobody looks at. Of what torch.Tensor has and TorchValue has not, nothing is left.
+    which nobody looks at. What torch.Tensor has and TorchValue has not is removed.
     """
     nothing = torch.empty(0, device="meta")
 
