@@ -28,7 +28,7 @@ class ExecutableStep {
   virtual void finish() {}
   virtual void run(const Frame& frame) const = 0;
   virtual std::size_t workspace_bytes() const { return 0; }
-  virtual bool is_librarys() const { return false; }
+  virtual bool runs_in_library() const { return false; }
   /// Whether loops that reduce read all that they need of an element before they store there, and nothing else reads
   /// it.
   virtual bool reads_first() const { return false; }

@@ -181,7 +181,7 @@ class Executable::Maker final : public StepRequest {
     constexpr std::int64_t kLeast = std::int64_t{1} << 22;
     if (lends_everywhere()) return 1;
     const bool lends = memory_of(place()).has_streams &&
-                       std::ranges::any_of(parts_.steps, [](const StepPointer& s) { return s->is_librarys(); });
+                       std::ranges::any_of(parts_.steps, [](const StepPointer& s) { return s->runs_in_library(); });
     return lends ? kLeast : std::numeric_limits<std::int64_t>::max();
   }
 
@@ -333,7 +333,7 @@ void Executable::run(const Run& r) const {
 }
 
 bool Executable::has_library_steps() const {
-  return std::ranges::any_of(parts_->steps, [](const StepPointer& s) { return s->is_librarys(); });
+  return std::ranges::any_of(parts_->steps, [](const StepPointer& s) { return s->runs_in_library(); });
 }
 
 const Slots& Executable::slots() const { return parts_->slots; }

@@ -44,7 +44,7 @@ class LibraryStep final : public ExecutableStep {
     library_of(f).compute(node_, placed(arguments_, f), result, place_, f.stream);
     take_made(result, f);
   }
-  bool is_librarys() const override { return true; }
+  bool runs_in_library() const override { return true; }
   bool makes(int slot) const override { return makes_whole(result_, slot); }
 
  private:
@@ -76,7 +76,7 @@ class LibraryCallStep final : public ExecutableStep {
     library_of(f).call(node_, placed(arguments_, f), results, place_, f.stream);
     for (const LibraryResult& r : results) take_made(r, f);
   }
-  bool is_librarys() const override { return true; }
+  bool runs_in_library() const override { return true; }
   bool makes(int slot) const override {
     return std::ranges::any_of(results_, [&](const Result& r) { return makes_whole(r.seen, slot); });
   }
