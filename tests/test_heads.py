@@ -89,7 +89,7 @@ def test_without_logits(name: str) -> None:
     plan = check(HEADS[name], drawn())
     assert is_head(plan)
     assert name == "none" or not has_logits(plan)
-    assert "the logits are never whole" in " ".join(str(plan).split())
+    assert "the logits are never stored as a whole" in " ".join(str(plan).split())
     kept = kf.kept_for_backward(HEADS[name], *drawn())
     assert is_head(kept.backward if name == "none" else kept.forward)
     assert not has_logits(kept.backward)

@@ -75,7 +75,7 @@ def _kept_title(found: Passes) -> str:
     for nbytes in (found.kept_bytes, found.peak_bytes):
         unit, size = byte_unit(nbytes)
         sums.append(f"{in_unit(nbytes, size)} {unit}")
-    return f"Kept from forward to backward: {sums[0]} ({sums[1]} between kernels at most)"
+    return f"Kept from forward to backward: {sums[0]} (peak memory of intermediates: {sums[1]})"
 
 
 def _array_text(array: KeptArray) -> str:

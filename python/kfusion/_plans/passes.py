@@ -62,8 +62,8 @@ class Pass:
 class Passes:
     """Both passes of a plan with gradients, and what is kept between them.
 
-    kernels has the pass of each kernel, unfused_kernels that of each without fusion. peak_bytes is the most that
-    results between kernels, of whichever pass, occupy at once.
+    kernels has the pass of each kernel, unfused_kernels that of each without fusion. peak_bytes is the
+    peak memory of intermediates, of both passes.
     """
 
     kernels: tuple[str, ...]

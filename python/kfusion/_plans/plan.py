@@ -202,8 +202,7 @@ class Plan(_tables.Report):
     @functools.cached_property
     def passes(self) -> Passes | None:
         """The passes of a function with gradients in it: which kernels are the forward and which the backward pass,
-        what is kept between them with bytes and why, the most memory that results between kernels take. None of any
-        other.
+        what is kept between them with bytes and why, and the peak memory of intermediates. None without gradients.
         """
         return passes_of(self)
 

@@ -119,8 +119,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Total(Cost):
-    """All kernels of a plan. peak_intermediate_bytes: most that results passed between kernels occupy at once.
-    predicted_us: time_us, had nothing been measured."""
+    """All kernels of a plan. peak_intermediate_bytes: peak memory of the results that kernels pass on.
+    predicted_us: time_us without measured times."""
 
     peak_intermediate_bytes: int
     predicted_us: float = 0.0

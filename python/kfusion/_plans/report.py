@@ -138,13 +138,13 @@ def totals_table(plan: Plan) -> Table:
     """Unfused, as the library runs it where that differs, and fused."""
     largest = max(plan.unfused.issued.total, plan.fused.issued.total, plan.unfused.peak_intermediate_bytes)
     unit, size = byte_unit(largest)
-    header = ("", "launches", f"read {unit}", "written", "between", "FLOPs", "FLOP/B", "bound", "us")
+    header = ("", "launches", f"read {unit}", "written", "peak", "FLOPs", "FLOP/B", "bound", "us")
     totals = {"unfused": plan.unfused, "as the library": plan.library, "fused": plan.fused}
     if plan.library == plan.unfused and plan.passes is None:
         del totals["as the library"]
     rows = tuple(_total_cells(name, t, size) for name, t in totals.items())
     return Table(
-        "Total (between: the most that results between kernels occupy at once)",
+        "Total (peak: peak memory of intermediates)",
         header,
         rows,
         left=(0, 7),
@@ -203,15 +203,14 @@ def _is_head(plan: Plan, group: Group) -> bool:
 
 
 def notes(plan: Plan) -> Iterator[str]:
-    """What the tables do not say: costs, what else keeps less, bytes that are read again, and kernels that no executor
-    has."""
+    """Costs, passes that run apart, bytes that are read again, how kernels run, and kernels that no executor has."""
     if hourly := plan.device.cost_per_hour:
         unfused, fused = (number(hourly * total.time_us / _HOUR_S, 3) for total in (plan.unfused, plan.fused))
         yield f"At {hourly:g} an hour, a million calls cost {fused} instead of {unfused}."
     if plan.passes is not None:
         yield (
-            "One graph of both passes stores what its kernels read later. Passes that run apart, of tensors that "
-            "require grad, keep the least: kfusion.kept_for_backward lists it, with bytes."
+            "This graph has both passes and stores all that later kernels read. For tensors that require grad the "
+            "passes run apart and keep the least: kfusion.kept_for_backward lists it, with bytes."
         )
     if twice := [g for g in plan.groups if not g.row_on_chip]:
         extra = sum(g.issued.total - g.compulsory.total for g in twice)
@@ -223,8 +222,8 @@ def notes(plan: Plan) -> Iterator[str]:
         yield f"Kernel {g.id} is run by {g.executor}: {g.how}{rate}."
     for g in [g for g in plan.groups if _is_head(plan, g)][:_LISTED]:
         yield (
-            f"Kernel {g.id} is the cross entropy of a linear layer's results, or its gradients, in chunks of rows: "
-            "the logits are never whole."
+            f"Kernel {g.id} computes the cross entropy of a linear layer, or its gradients, in chunks of rows: "
+            "the logits are never stored as a whole."
         )
     for g in [g for g in plan.groups if g.measured][:_LISTED]:
         yield f"Kernel {g.id}'s time was measured; predicted {number(g.predicted_us)} us."

@@ -44,7 +44,7 @@ struct Cost {
 struct PlanCost {
   std::vector<Cost> groups;  ///< by group
   Cost total;
-  std::int64_t peak_intermediate_bytes = 0;  ///< most that results passed between kernels occupy at once
+  std::int64_t peak_intermediate_bytes = 0;  ///< peak memory of results passed between kernels
 };
 
 /// Linear in nodes and loads.

@@ -102,19 +102,20 @@ std::string contraction_sentence(const Case& c, const std::string& a, const std:
   const Part &from = p.part(p.part_of(c.producer)), &to = p.part(p.part_of(c.consumer));
   const auto around_product = [](const std::string& n) {
     return "the kernel of " + n +
-           " is a matrix product or convolution; it takes elementwise work on its own result with it, and products "
-           "with " +
-           "the same left factor that this work reads.";
+           " is a matrix product or convolution; besides the product it computes elementwise work on its own result, "
+           "and "
+           "products with the same left factor that this work reads.";
   };
   if (from.kind != WorkKind::kContraction) return around_product(b);
   if (from.reduced != 0 && !from.attention) {
     return a +
-           " is made of rows of a product that are reduced where its tiles are made: all tiles of a row have to be " +
-           "through before it is known, and " + b + " runs in a kernel after it.";
+           " reduces rows of a product inside the product's kernel: all tiles of a row have to be finished before "
+           "its " +
+           "value is known, so " + b + " runs in a later kernel.";
   }
   if (to.reduced != 0) {
-    return "the kernel of " + b + " reduces whole rows, and those of what " + a +
-           " gives are spread over many tiles of the product.";
+    return "the kernel of " + b + " reduces whole rows, and each row of " + a +
+           "'s result is spread over many tiles of the product.";
   }
   return around_product(a);
 }
@@ -182,11 +183,10 @@ std::string sentence(const Case& c) {
       const std::string from = loop(g, producer), to = loop(g, consumer);
       const std::string loops = from == to ? a + " and " + b + " run over different elements, each over " + from
                                            : a + " runs over " + from + " and " + b + " over " + to;
-      return loops + ": no single loop has each element of both at hand at the same time" + nested_saving(c) + ".";
+      return loops + ": no single loop visits matching elements of both" + nested_saving(c) + ".";
     }
     case Reason::kGather:
-      return b + " reads " + a +
-             " at positions that are data, which may be those of any of its elements: all of them " +
+      return b + " reads " + a + " at positions that are data and may be those of any element: all of them " +
              "have to be stored before the first is read.";
     case Reason::kLibraryCall: {
       const bool by = kind(g[producer].op) == OpKind::kLibrary;
@@ -219,7 +219,7 @@ std::string sentence(const Case& c) {
     case Reason::kNotImplemented:
       return "one kernel for " + a + " and " + b + " is possible, but " + c.missing + ".";
     case Reason::kForbidden:
-      return "the caller keeps " + a + " and " + b + " apart.";
+      return "the caller forbids one kernel for " + a + " and " + b + ".";
     case Reason::kUnfused:
       return "one kernel per stage was asked for.";
   }
