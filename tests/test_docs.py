@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "cmake", "cpp", "cuda", "docs", "notebooks", "python", "results", "tests", "tools")
 PAGES = sorted(
     str(path.relative_to(ROOT))
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("results/*.md"), *ROOT.glob("cpp/*.md"))
+    for pattern in ("*.md", "docs/*.md", "results/*.md", "cpp/**/*.md", "python/**/*.md")
+    for path in ROOT.glob(pattern)
 )
 FILES = [f"/{path.relative_to(ROOT)}" for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
 FILES += [f"/{path.name}" for path in ROOT.iterdir() if path.is_file()] + ["/.ci/run", "/.ci/gpu"]  # not in the sdist
@@ -86,3 +87,14 @@ def test_the_architecture_page_is_named_in_its_old_place():
 
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_architecture_page_is_short():
+    assert len((ROOT / "docs/architecture.md").read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_fit_a_screen(page):
+    """At most 160 characters, but for rows of tables and code."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert [line for line in text.splitlines() if len(line) > 160 and not line.startswith("|")] == []
