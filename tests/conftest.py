@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
+import sys
 import tempfile
-import uuid
-from collections import defaultdict
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 
 import kfusion as kf
 import plans
+import selection
 from kfusion import _core
 from kfusion._tracing import library_checks
 from kinds import FRAMEWORKS, Kind
 
+hypothesis.settings.register_profile("kfusion", database=None)  # nothing is kept from an earlier run
+hypothesis.settings.load_profile("kfusion")
 os.environ["KFUSION_TUNE"] = "off"  # no plan depends on what was measured on this machine
 # Inductor takes code from its cache that was made for registers of another width, and then writes past the end of
 # arrays (torch 2.13): a folder for each instruction set, where a disk serves several machines.
@@ -43,17 +45,21 @@ def place(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
-    """Another one in every run; a failure prints it, and KFUSION_TEST_SEED repeats it."""
-    seed = int(os.environ.get("KFUSION_TEST_SEED", np.random.SeedSequence().entropy % 2**32))
-    request.node.user_properties.append(("seed", seed))
-    print(f"KFUSION_TEST_SEED={seed}")
-    return seed
+    """The test's own, drawn from that of the run."""
+    print(f"--seed {request.config.option.seed}")
+    return selection.number_of(request.config.option.seed, request.node.nodeid)
 
 
 @pytest.fixture
 def rng(seed: int) -> np.random.Generator:
-    """Fresh values in every run."""
     return np.random.default_rng(seed)
+
+
+@pytest.fixture(autouse=True)
+def torch_draws_from_the_seed(request: pytest.FixtureRequest) -> None:
+    """torch's generator begins with the test's number, whatever ran before in this process."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(selection.number_of(request.config.option.seed, request.node.nodeid))
 
 
 @pytest.fixture(params=_core.available_isas())
@@ -90,26 +96,27 @@ def plan(request: pytest.FixtureRequest) -> kf.Plan:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    what = "run N of the tests: each function once, then more cases of each, drawn anew in every run"
-    parser.addoption("--sample", type=int, metavar="N", help=what)
+    selection.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist's
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    selection.resolve(config)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """One seed for all processes of a run, which inherit it."""
-    if config.option.sample is not None:
-        os.environ.setdefault("KFUSION_TEST_SAMPLE", uuid.uuid4().hex[:8])
+    if config.getoption("dist", "no") != "no" and config.option.verbose == 0:
+        config.pluginmanager.register(selection.ByFile(config))
 
 
-def pytest_report_header(config: pytest.Config) -> str | None:
-    if config.option.sample is None:
-        return None
-    return f"sample of {config.option.sample} tests: KFUSION_TEST_SAMPLE={os.environ['KFUSION_TEST_SAMPLE']} repeats it"
+def pytest_report_header(config: pytest.Config) -> str:
+    return selection.header(config)
 
 
 @pytest.fixture
 def is_sampled(request: pytest.FixtureRequest) -> bool:
     """Whether tests of thousands of cases may draw some of them."""
-    return request.config.option.sample is not None
+    return request.config.option.cases != 0
 
 
 # torch's own, where a process's first product is in the thread of a backward pass.
@@ -121,17 +128,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.filterwarnings(_NO_CONTEXT))
-    if config.option.sample is None or len(items) <= config.option.sample:
-        return
-    seed = os.environ["KFUSION_TEST_SAMPLE"]
-    cases: dict[str, list[pytest.Item]] = defaultdict(list)
-    for item in items:
-        cases[item.nodeid.partition("[")[0]].append(item)
-    turn = {}
-    for name, of_one in cases.items():
-        drawn = random.Random(f"{seed} {name}").sample(of_one, len(of_one))
-        turn |= {item: k for k, item in enumerate(drawn)}
-    # The k-th case of every function before any (k + 1)-th one.
-    kept = set(sorted(items, key=turn.__getitem__)[: config.option.sample])
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+    if config.option.cases:
+        kept = selection.chosen((item.nodeid for item in items), config.option.seed, config.option.cases)
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+        items[:] = [item for item in items if item.nodeid in kept]

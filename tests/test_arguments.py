@@ -146,6 +146,7 @@ class TestTorch:
                 kf.fused_relu_layernorm(dual)
             kf.fused_relu_layernorm(self.x)
 
+    @pytest.mark.slow
     def test_without_the_c_exchange_api(self):
         """Torch before 2.10 makes these checks, slower."""
         code = """

@@ -69,6 +69,7 @@ def row_cases(**fused):
 
 
 class TestSuites:
+    @pytest.mark.slow
     def test_every_suite_measures_its_cases(self, tiny):
         pytest.importorskip("torch")  # which some suites measure
         missing = {"attention", "compile", "convolutions"} | (

@@ -1,10 +1,18 @@
-"""Which warnings are no errors."""
+"""Which warnings are no errors; which cases a run takes, and that its seed repeats it."""
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
+
+import selection
+from sweeps import sweep
 
 
 def warn() -> None:
@@ -21,3 +29,59 @@ def test_torch_s_first_product_on_a_gpu():
 def test_torch_s_first_product_elsewhere():
     with pytest.raises(UserWarning, match="cuBLAS"):
         warn()
+
+
+NAMES = [f"tests/test_a.py::test_many[{i}]" for i in range(100)] + ["tests/test_a.py::test_one"]
+
+
+def test_the_same_cases_are_chosen_whatever_else_there_is():
+    kept = selection.chosen(NAMES, 0, -1)
+    assert len(kept) == 11
+    assert NAMES[-1] in kept
+    assert selection.chosen([*reversed(NAMES), "tests/test_b.py::test_other[1]"], 0, -1) - kept == {
+        "tests/test_b.py::test_other[1]"
+    }
+    assert selection.chosen(NAMES, 1, -1) != kept
+    assert len(selection.chosen(NAMES, 0, 3)) == 4
+
+
+def test_a_number_is_the_text_s_and_the_seed_s():
+    assert selection.number_of(0, "test_a") == 274674886
+    assert selection.number_of(1, "test_a") != selection.number_of(0, "test_a")
+
+
+def test_every_failing_row_of_a_sweep_is_told():
+    def check(k):
+        assert k % 2, f"{k} is even"
+
+    with pytest.raises(AssertionError, match=r"2 of 4 rows fail\n\(0,\): .* 0 is even(.|\n)*\(2,\): .* 2 is even"):
+        sweep(check, [(k,) for k in range(4)])
+    with pytest.raises(AssertionError):
+        sweep(check, [])
+
+
+def run_pytest(folder, *options):
+    """What a run of pytest prints in which half the tests print what they draw."""
+    support = Path(__file__).parent / "support"
+    (folder / "conftest.py").write_text((Path(__file__).parent / "conftest.py").read_text())
+    text = "import pytest\\n\\n@pytest.mark.parametrize('k', range(16))\\ndef test_drawn(k, seed, rng):\\n"
+    text += "    assert not rng.integers(2), f'drew {seed}'\\n"
+    (folder / "test_drawn.py").write_text(text.replace("\\n", "\n"))
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    path = os.pathsep.join([str(support), *sys.path])
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"PYTHONPATH": path}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_is_repeated_by_its_seed(tmp_path):
+    """What a fresh run prints suffices; a line for each file says how far it is."""
+    first = run_pytest(tmp_path)
+    assert "seed: 0, the same in every run" in first
+    assert "] test_drawn.py: " in first
+    fresh = run_pytest(tmp_path, "--fresh", "-n0")
+    [seed] = set(re.findall(r"--seed (\d+) repeats it", fresh))
+    again = run_pytest(tmp_path, "--seed", seed, "-n0")
+    assert re.findall("drew .*", fresh) == re.findall("drew .*", again)

@@ -516,6 +516,7 @@ ROW_STEPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fold", ["sum", "mean", "max"])
 def test_no_loop_over_rows_is_taken_for_another(fold):
     """Joined loops are found by a grammar: what follows what it knows must not be dropped."""

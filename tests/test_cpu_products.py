@@ -346,6 +346,7 @@ def mkl_threads():
     return library.MKL_Get_Max_Threads() if hasattr(library, "MKL_Get_Max_Threads") else None
 
 
+@pytest.mark.slow
 @needs_torch
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_tensors_in_a_forked_child():

@@ -248,6 +248,7 @@ def default_of(weight: np.ndarray) -> Any:
     return lambda x, w=weight: x * w
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [closure_of, default_of])
 def test_closures_are_not_kept(make, x):
     global CELL

@@ -1,4 +1,4 @@
-"""Every op and cast of the table through `kf.fuse`: what holds for the reference interpreter holds for kernels."""
+"""Ops of the table through `kf.fuse` where values and lengths are special (all others: test_reference_ops.py)."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import math
 import numpy as np
 import pytest
 
-import graph_runs
 import kfusion as kf
 import reference_ops
 import test_reference_ops as rows
 from graph_runs import assert_close, draw, wide
 from kinds import ALL_DTYPES, DTYPES, SPACING, np_dtype
-from replay import replay
 
 pytestmark = pytest.mark.native
 
@@ -21,30 +19,6 @@ pytestmark = pytest.mark.native
 def back(a):
     """The result as a NumPy array of its dtype."""
     return a.numpy() if hasattr(a, "numpy") else np.asarray(a)
-
-
-class Fused:
-    """Runs the tests of the reference interpreter through kernels."""
-
-    @pytest.fixture(autouse=True)
-    def _executor(self, monkeypatch):
-        def execute(graph, arrays, name):
-            return kf.fuse(replay(graph))([np.asarray(a) for a in arrays])
-
-        monkeypatch.setattr(graph_runs, "execute", execute)
-
-
-class TestMaps(Fused, rows.TestMaps):
-    pass
-
-
-class TestReductions(Fused, rows.TestReductions):
-    def test_long_sums_are_accurate(self):
-        """Below: not every sum is rounded correctly."""
-
-
-class TestCasts(Fused, rows.TestCasts):
-    pass
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)

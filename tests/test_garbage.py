@@ -97,6 +97,7 @@ def _inferring() -> Callable[[], Any]:
     return infer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [_numpy, _torch, _module, _optimizer, _each, _compiled, _inferring])
 def test_no_array_is_in_a_cycle(made):
     call = made()

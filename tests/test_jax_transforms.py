@@ -26,6 +26,7 @@ class TestGradients:
         close(jax.grad(squares(f), numbers)(*args), wanted, rtol=1e-4, atol=1e-4)
         close(jax.jit(jax.grad(squares(f), numbers))(*args), wanted, rtol=1e-4, atol=1e-4)
 
+    @pytest.mark.slow
     def test_forward_and_second(self):
         close(jax.jvp(rows, (X, B), (X + 1, B))[1], jax.jvp(plain_rows, (X, B), (X + 1, B))[1])
         close(*(jax.jacfwd(g, 1)(X, B) for g in (rows, plain_rows)))

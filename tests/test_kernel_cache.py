@@ -432,6 +432,7 @@ class TestProcesses:
             [sys.executable, "-c", STRESS, str(seed), str(steps)], stdout=subprocess.PIPE, text=True
         )
 
+    @pytest.mark.slow
     def test_many_at_once(self, folder, monkeypatch):
         monkeypatch.setenv("KFUSION_CACHE_MB", "0.02")  # half of all entries: they throw each other's away
         processes = [self.start(seed, 300) for seed in range(MANY)]

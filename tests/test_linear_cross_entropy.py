@@ -565,6 +565,7 @@ def test_no_array_of_a_plan_has_the_logits() -> None:
     assert kf.plan(f, *specs, device="H200").fused.peak_intermediate_bytes <= 1.1 * (4 * k * v + 2 * n * k)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("library", ["torch", "numpy"])
 def test_memory_that_a_call_takes(library: str, reduction: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 import pickle
 import re
@@ -14,6 +15,7 @@ import pytest
 import kfusion as kf
 from kfusion import _named
 from kinds import SPACING, np_dtype
+from sweeps import drawn, sweep
 
 NAMES = [f.__name__ for f in _named.KERNELS]
 VERSIONS = ("fused", "unfused")
@@ -114,6 +116,11 @@ def run(name, version, args, kind, **options):
     return tuple(back) if isinstance(result, tuple) else back[0]
 
 
+# Around a vector (4 to 64 elements), a chunk of the CPU (4096), a warp, a block and a cluster of the GPU.
+WIDTHS = [1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 255, 256, 257, 511, 768, 1000, 1023, 1024, 1025]
+LONG_WIDTHS = [2047, 2048, 4095, 4096, 4097, 8192, 8193, 16383, 16384, 32768, 50257, 65537, 131072, 262147]
+
+
 def test_every_kernel_has_its_formula():
     assert sorted(FORMULAS) == sorted(NAMES)
 
@@ -128,22 +135,78 @@ def test_values_on_every_kind_of_array(name, version, kind, rng):
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 64), (2, 3, 5), (5, 1023), (3, 4, 2, 9)], ids=str)
-def test_shapes(name, version, shape, place, rng):
-    args = rounded(arguments(name, shape, rng), "float32")
-    assert_right(name, run(name, version, args, place), args, "float32")
+def test_shapes(name, version, place, is_sampled, rng):
+    """Rows around a vector, a tile and a chunk of the CPU, a warp, a block and a cluster of the GPU; some of them in a
+    sample of the tests."""
+
+    def check(shape, dtype):
+        args = rounded(arguments(name, shape, rng), dtype)
+        assert_right(name, run(name, version, args, place), args, dtype)
+
+    shapes = [(1, 1), (3, 1), (1, 64), (2, 3, 5), (5, 1023), (3, 4, 2, 9), *((5, n) for n in WIDTHS)]
+    long = [(3, n) for n in LONG_WIDTHS]
+    rows = [*itertools.product(shapes, place.dtypes), *((s, "float32") for s in long)]
+    sweep(check, drawn(rows, 15, rng) if is_sampled else rows)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", NAMES)
-def test_strided_arrays_are_read_where_they_lie(name, rng):
-    args = arguments(name, (5, 9), rng)
-    strided = []
-    for a in args:
-        wide = np.zeros([2 * n for n in a.shape], a.dtype)
-        part = wide[tuple(slice(None, None, -2) for _ in a.shape)]
-        part[...] = a
-        strided.append(part)
-    assert_right(name, getattr(kf, f"fused_{name}")(*strided), args, "float64")
+def test_layouts(name, version, isa, rng):
+    """Arguments are read where they lie, and stay as they are."""
+
+    def check(layout):
+        args = arguments(name, (6, 8), rng)
+        laid = [layout_of(a, layout) for a in args]
+        assert_right(name, getattr(kf, f"{version}_{name}")(*laid), args, "float64")
+        sweep(np.testing.assert_array_equal, zip(laid, args, strict=True))
+
+    sweep(check, [(layout,) for layout in ("fortran", "strided", "unaligned", "read-only")])
+
+
+def layout_of(a, layout):
+    """The values of `a`, laid out another way."""
+    if layout == "strided":
+        part = np.zeros([2 * n for n in a.shape], a.dtype)[tuple(slice(None, None, -2) for _ in a.shape)]
+    elif layout == "unaligned":
+        part = np.ndarray(a.shape, a.dtype, bytearray(a.nbytes + 1), 1)
+    else:
+        part = np.empty_like(a, order="F" if layout == "fortran" else "C")
+    part[...] = a
+    part.setflags(write=layout != "read-only")
+    return part
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", [n for n in NAMES if not n.startswith("add_")])
+def test_out(name, version, isa, rng):
+    """In a larger buffer, where nothing else is written; over the argument."""
+    args = arguments(name, (13, 77), rng)
+    f = getattr(kf, f"{version}_{name}")
+    want = np.asarray(f(*args))
+    if not want.ndim:
+        return  # a loss
+    for columns in (slice(5, 82), slice(4, 158, 2), slice(158, 4, -2)):
+        buffer = np.full((15, 160), 7.0)
+        out = buffer[1:14, columns]
+        assert f(*args, out=out) is out
+        np.testing.assert_array_equal(out, want)
+        out[...] = 7.0
+        assert (buffer == 7.0).all()
+    assert f(*args, out=args[0]) is args[0]
+    np.testing.assert_array_equal(args[0], want)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", NAMES)
+def test_results_do_not_depend_on_threads(name, version, threads, rng):
+    for shape in ((1, 200_000), (700, 70)):
+        args = rounded(arguments(name, shape, rng), "float32")
+        results = []
+        for n in (1, 2, 3, 7):
+            threads(n)
+            found = getattr(kf, f"{version}_{name}")(*args)
+            results.append(b"".join(r.tobytes() for r in (found if isinstance(found, tuple) else (found,))))
+        assert len(set(results)) == 1
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -183,6 +246,69 @@ def test_mixed_parameters_of_half_types(rng):
     y = kf.fused_layernorm(x, w, w)
     assert y.dtype == np.float16
     np.testing.assert_allclose(y, normal(x.astype(float), w, w), atol=0.01)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("name", ["relu_layernorm", "layernorm", "rmsnorm", "softmax", "log_softmax", "gelu"])
+def test_special_values(name, version, place):
+    """NaN, infinities and zeros of either sign, rows of one value: as the formula, row by row."""
+
+    def check(dtype, cols):
+        x = np.tile(np.linspace(-2, 2, cols), (8, 1))
+        x[0] = -1  # nothing survives a ReLU: variance 0
+        x[1, cols // 2] = np.nan
+        x[2, -1] = np.inf
+        x[3] = 0.0
+        x[4] = -0.0
+        x[5, 0] = -np.inf
+        x[6] = 3.0
+        x = x.astype(np_dtype(dtype))
+        with np.errstate(all="ignore"):
+            other = {"rmsnorm": (np.ones(cols),)}.get(name, ())
+            want = FORMULAS[name][0](x.astype(float), *(other or {"relu_layernorm": (None, None)}.get(name, ())))
+        got = run(name, version, [x], place)
+        # A mean of one value is off by a rounding, which the deviation of 0 enlarges by the root of eps.
+        np.testing.assert_allclose(
+            got, want, rtol=8 * SPACING[dtype], atol=max(4 * SPACING[dtype], 1e-4 if dtype == "float32" else 0)
+        )
+
+    sweep(check, itertools.product(place.dtypes, (1, 33, 1024, 5000)))
+
+
+def test_sums_of_squares_that_overflow(place):
+    """A constant row has variance 0 however large it is."""
+    for dtype, value in (("float32", 2e19), ("bfloat16", 2e19), ("float64", 1e160)):
+        for shape in ((1, 8704), (1, 17408), (3, 40000), (8, 25000), (5, 100)):
+            y = place.back(kf.fused_relu_layernorm(place.make(np.full(shape, value, np_dtype(dtype)))))
+            assert np.isfinite(y).all()
+
+
+def test_a_large_mean_costs_no_digits(place, rng):
+    for dtype in place.dtypes:
+        x = (rng.standard_normal((4, 1500)) + 100).astype(np_dtype(dtype))  # E[x^2] - mean^2 would lose five digits
+        for version, eps in itertools.product(VERSIONS, (0.0, 7.0)):
+            got = place.back(getattr(kf, f"{version}_relu_layernorm")(place.make(x), eps=eps))
+            want = normal(np.maximum(x.astype(float), 0), eps=eps)
+            np.testing.assert_allclose(got, want, rtol=0, atol=100 * max(SPACING[dtype], 2.0**-40))
+
+
+def test_streaming_stores(isa, rng):
+    """Outputs beyond the last-level cache are written past it, in rows of every alignment."""
+    for cols, version in itertools.product((1023, 4096), VERSIONS):
+        x = rng.standard_normal((48_000_000 // 4 // cols, cols), np.float32)
+        y = getattr(kf, f"{version}_relu_layernorm")(x)
+        rows = rng.integers(0, len(x), 50)
+        np.testing.assert_allclose(y[rows], normal(np.maximum(x[rows].astype(float), 0)), rtol=1e-5, atol=1e-5)
+        assert np.isfinite(y).all()
+
+
+def test_empty(kind):
+    for version, shape in itertools.product(VERSIONS, [(0,), (0, 5), (5, 0), (3, 0, 7), (2, 3, 0)]):
+        for name in ("relu_layernorm", "softmax", "gelu"):
+            f = getattr(kf, f"{version}_{name}")
+            if name == "softmax" and shape[-1] == 0:
+                continue
+            assert kind.back(f(kind.make(np.empty(shape, np.float32)))).shape == shape
 
 
 class TestProperties:

@@ -194,6 +194,7 @@ class Losing(Runner):
             raise AssertionError("wrong")
 
 
+@pytest.mark.slow
 def test_programs_that_end_all_use_of_a_gpu():
     """The program is run alone, torch's functions first; those behind it run in new processes, and are right."""
     checked = apart.in_new_process(check_programs, "cpu", 1, Losing.numbers, Losing.profile, Losing)

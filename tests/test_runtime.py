@@ -248,6 +248,7 @@ stop = True
 """
 
 
+@pytest.mark.slow
 @forks_among_threads
 def test_a_fork_while_other_threads_plan():
     setup = """
@@ -259,6 +260,7 @@ f = kf.fuse(deep)"""
     run_python(FORKS_WHILE.format(setup=setup, work="f(x), f.clear()", forks=60))
 
 
+@pytest.mark.slow
 @forks_among_threads
 def test_a_fork_while_other_threads_compile():
     """A child would wait for what the compiler has locked in a thread that is not there."""

@@ -196,6 +196,7 @@ def test_lists_that_are_read_are_whole(name, first, where):
     assert found[:6] == found[6:]
 
 
+@pytest.mark.slow
 def test_long_lists_cost_nothing(traced):
     scope: dict[str, Any] = {"h": [np.ones(3)] * 5000}
     exec("def f(x):\n    h.append(x * 2)\n    return x + 1\n", scope)

@@ -202,6 +202,7 @@ REDUCTIONS = ["mean", "sum", "none"]
 CLASSES = {"rows": (6, 9), "images": (2, 9, 3, 4), "lines": (3, 9, 5)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("weighted", [False, True])

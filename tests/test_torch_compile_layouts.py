@@ -178,6 +178,7 @@ def test_weights_may_change_between_calls(monkeypatch):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_sizes_of_images_change(monkeypatch):
     monkeypatch.setattr(layouts, "_LEAST", 0)
     net = Net().eval().requires_grad_(False)

@@ -63,6 +63,7 @@ def draw_now_and_then() -> None:
     time.sleep(0.0005)
 
 
+@pytest.mark.slow
 def test_random_numbers_of_a_thread_that_draws_always():
     """It can make a call refuse, where the machine is busy; never give a wrong result."""
     x, end, calls = np.ones(5), time.monotonic() + 4, 0

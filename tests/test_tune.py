@@ -274,6 +274,7 @@ def _write(number):
         _times.add(DEVICE, {key: {"times_us": {"cpu": 1.0 + i}, "versions": _times.versions("numpy")}})
 
 
+@pytest.mark.slow
 def test_concurrent_writers(folder):
     """Lose nothing of each other, and nobody sees half a file."""
     with multiprocessing.get_context("spawn").Pool(3) as pool:
@@ -307,6 +308,7 @@ def test_results_are_the_same(folder, rng):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_methods_and_modules(folder, arrays):
     class Layer:
         def __init__(self, w):
@@ -325,6 +327,7 @@ def test_methods_and_modules(folder, arrays):
         assert kf.tune(kf.fuse(net), torch.randn(96, 64)).kernels
 
 
+@pytest.mark.slow
 def test_command(folder, tmp_path):
     (tmp_path / "mine.py").write_text("import kfusion as kf\ndef f(x, w):\n    return kf.gelu(x @ w)\n")
     command = [

@@ -332,6 +332,7 @@ def test_checkpoints(use_reentrant: bool) -> None:
         torch.testing.assert_close(*found)
 
 
+@pytest.mark.slow
 def test_checkpoints_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
