@@ -495,3 +495,32 @@ def test_results_of_the_librarys_call_lie_as_it_gives_them(order, dtype, mask):
     torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
     if ("library_call",) in [g.ops for g in fused.plan(q, k, v).groups]:
         assert got.stride() == want.stride()
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("offset", [0, 1, 8])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("shape", [(1, 8, 33, 32), (2, 4, 200, 64)])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
+def test_gradients_of_the_librarys_attention(order, shape, is_causal, offset):
+    """Wherever arrays begin, and after eager code, whose graphs of cuDNN torch keeps, made for gradients in C order."""
+    b, h, s, d = shape
+    lies_as = torch.empty([shape[a] for a in order], device="meta").permute(order).stride()
+
+    def given(strides):
+        memory = torch.empty(b * h * s * d + offset, dtype=torch.float16, device="cuda")[offset:]
+        return memory.as_strided(shape, strides).copy_(torch.randn(shape))
+
+    def f(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+    arguments = [given(lies_as).requires_grad_() for _ in range(3)]
+    aligned = [x.detach().clone().requires_grad_() for x in arguments]
+    for gradient in (given((h * s * d, s * d, d, 1)), given((s * h * d, d, h * d, 1))):
+        wide = [x.detach().double().requires_grad_() for x in arguments]
+        want = torch.autograd.grad(f(*wide), wide, gradient.double())
+        torch.autograd.grad(f(*aligned), aligned, gradient.clone())
+        got = torch.autograd.grad(kf.fuse(f)(*arguments), arguments, gradient)
+        for g, w in zip(got, want, strict=True):
+            assert (g.double() - w).abs().max() < 0.02

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 NAME = "torch.scaled_dot_product_attention"
 ORDER = (0, 2, 1, 3)  # in which the axes of torch's results mostly lie in memory: heads are behind positions
 _MATH, _EFFICIENT, CUDNN = 0, 2, 3  # of torch.nn.attention.SDPBackend
+# torch keeps cuDNN's backward graphs, in each thread, by the bytes of these numbers and the strides of queries, keys
+# and values, but not of the gradient: one that eager code made for a gradient in C order would read ours wrongly.
+NO_DROPOUT = -0.0
 _ALIGNED_ELEMENTS, _ALIGNED_BYTES = 8, 16  # of rows and addresses of masks, for torch's kernels on a GPU
 
 
@@ -24,9 +27,11 @@ def runnable(name: str, function: Callable[..., Any], order: Sequence[int] | Non
     if name != NAME:
         return function
 
-    def run(query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def run(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0, *args: Any, **rest: Any
+    ) -> Any:
         mask = attn_mask if attn_mask is None else mask_for(query, key, attn_mask)
-        result = function(query, key, value, mask, *args, **kwargs)
+        result = function(query, key, value, mask, dropout_p or NO_DROPOUT, *args, **rest)
         return result if order is None else result.permute(order)
 
     return run

@@ -82,8 +82,8 @@ class Attention:
         elif self._is_cudnns(*given):
             unread = torch.empty((), dtype=torch.int64, device=query.device)  # of dropout
             made = aten._scaled_dot_product_cudnn_attention_backward(
-                gradient, *given, result, sums.unsqueeze(-1), unread, unread, None, None, None, rows, keys, *ends,
-                scale=self._scale,
+                gradient, *given, result, sums.unsqueeze(-1), unread, unread, None, None, None, rows, keys,
+                library_attention.NO_DROPOUT, self._causal, scale=self._scale,
             )  # fmt: skip
         else:
             state = torch.zeros(2, dtype=torch.uint64, device=query.device)  # of a generator that draws nothing
@@ -120,4 +120,4 @@ class Attention:
 def _of_dense_rows(x: Any) -> Any:
     """x, copied where torch's kernels, which its own function chooses by this, would read something else."""
     is_dense = x.stride(-1) == 1 and (not x.is_cuda or not (x.data_ptr() % 16 or any(s % 8 for s in x.stride()[:-1])))
-    return x if is_dense else x.contiguous()
+    return x if is_dense else x.clone(memory_format=sys.modules["torch"].contiguous_format)  # contiguous() may be x
