@@ -41,10 +41,10 @@ bool shares_frame(const Arrangement& a, const Operand& o, const Operand& frame, 
   return same;
 }
 
-Reach framed_reach(const Arrangement& a, const Operand& o, const Operand& frame, bool aligned) {
-  if (all_zero(a.inner_of(o))) return Reach::kSplat;
-  if (a.inner_of(o).back() != 1) return Reach::kElements;
-  return shares_frame(a, o, frame, aligned) ? Reach::kDense : Reach::kShifted;
+Addressing framed_addressing(const Arrangement& a, const Operand& o, const Operand& frame, bool aligned) {
+  if (all_zero(a.inner_of(o))) return Addressing::kSplat;
+  if (a.inner_of(o).back() != 1) return Addressing::kElements;
+  return shares_frame(a, o, frame, aligned) ? Addressing::kDense : Addressing::kShifted;
 }
 
 bool lies_across(const Arrangement& a, const Operand& o) {
@@ -60,20 +60,20 @@ bool is_crossed(const Arrangement& a, const Operand& o, int width, bool aligned)
          std::all_of(outer.begin(), outer.end() - 1, whole);
 }
 
-Reach reach_of(const Arrangement& a, const Operand& o, int width, bool aligned) {
+Addressing addressing_of(const Arrangement& a, const Operand& o, int width, bool aligned) {
   const Extents& strides = a.inner_of(o);
   const bool divided = a.inner.back() % width == 0;  // no vector crosses the end of the last axis
-  if (all_zero(strides)) return Reach::kSplat;
+  if (all_zero(strides)) return Addressing::kSplat;
   const bool dense = in_c_order(a.inner, strides);
-  if (width == 1) return dense ? Reach::kDense : Reach::kVector;
-  if (is_crossed(a, o, width, aligned)) return Reach::kCrossed;
+  if (width == 1) return dense ? Addressing::kDense : Addressing::kVector;
+  if (is_crossed(a, o, width, aligned)) return Addressing::kCrossed;
   const auto whole = [&](std::int64_t n) { return n % width == 0; };
   const bool lines_aligned = aligned && whole(o.offset) && std::ranges::all_of(a.outer_of(o), whole);
-  if (dense && lines_aligned) return Reach::kDense;
-  if (!divided) return Reach::kElements;
-  if (strides.back() == 0) return Reach::kSplat;
+  if (dense && lines_aligned) return Addressing::kDense;
+  if (!divided) return Addressing::kElements;
+  if (strides.back() == 0) return Addressing::kSplat;
   const bool starts_aligned = lines_aligned && std::all_of(strides.begin(), strides.end() - 1, whole);
-  return strides.back() == 1 && starts_aligned ? Reach::kVector : Reach::kElements;
+  return strides.back() == 1 && starts_aligned ? Addressing::kVector : Addressing::kElements;
 }
 
 template <class Do>
@@ -112,19 +112,19 @@ struct Moved {
 };
 Moved moved(const Kernel& k, const Arrangement& a) {
   Moved m;
-  const auto add = [&](const Operand& o, Reach reach) {
+  const auto add = [&](const Operand& o, Addressing addressing) {
     const auto bytes = static_cast<std::int64_t>(item_bytes(o.dtype));
-    if (is_large(a, o)) (reach == Reach::kElements ? m.one_by_one : m.in_vectors) += bytes;
+    if (is_large(a, o)) (addressing == Addressing::kElements ? m.one_by_one : m.in_vectors) += bytes;
   };
   for (std::size_t i = 0; i < k.loads.size(); ++i) add(k.loads[i], a.loads[i]);
   for (std::size_t i = 0; i < k.stores.size(); ++i) add(k.stores[i].to, a.stores[i]);
   return m;
 }
 
-void reach_all(const Kernel& k, Arrangement& a, bool aligned) {
+void address_all(const Kernel& k, Arrangement& a, bool aligned) {
   a.loads.clear(), a.stores.clear();
-  for (const Operand& o : k.loads) a.loads.push_back(reach_of(a, o, a.width, aligned));
-  for (const Store& s : k.stores) a.stores.push_back(reach_of(a, s.to, a.width, aligned));
+  for (const Operand& o : k.loads) a.loads.push_back(addressing_of(a, o, a.width, aligned));
+  for (const Store& s : k.stores) a.stores.push_back(addressing_of(a, s.to, a.width, aligned));
 }
 
 /// What is shifted is read in aligned halves of vectors that must be the row's own; one that lies as rows do begins
@@ -132,7 +132,7 @@ void reach_all(const Kernel& k, Arrangement& a, bool aligned) {
 void leave_margins(const Kernel& k, Arrangement& a, bool aligned) {
   const auto whole = [&](std::int64_t n) { return n % a.width == 0; };
   for (std::size_t i = 0; i < k.loads.size(); ++i) {
-    if (a.loads[i] != Reach::kShifted) continue;
+    if (a.loads[i] != Addressing::kShifted) continue;
     a.behind = a.width / 2 - 1;
     if (!aligned || !whole(k.loads[i].offset) || !std::ranges::all_of(a.outer_of(k.loads[i]), whole))
       a.before = a.behind;
@@ -152,10 +152,10 @@ Arrangement framed(const Kernel& k, Arrangement a, bool aligned) {
     return a;
   const Operand& frame = a.frame_store >= 0 ? store->to : *load;
   a.loads.clear(), a.stores.clear();
-  for (const Operand& o : k.loads) a.loads.push_back(framed_reach(a, o, frame, aligned));
+  for (const Operand& o : k.loads) a.loads.push_back(framed_addressing(a, o, frame, aligned));
   for (const Store& s : k.stores) {
-    const Reach reach = framed_reach(a, s.to, frame, aligned);
-    a.stores.push_back(reach == Reach::kShifted ? Reach::kElements : reach);
+    const Addressing addressing = framed_addressing(a, s.to, frame, aligned);
+    a.stores.push_back(addressing == Addressing::kShifted ? Addressing::kElements : addressing);
   }
   leave_margins(k, a, aligned);
   return a;
@@ -165,7 +165,7 @@ Arrangement framed(const Kernel& k, Arrangement a, bool aligned) {
 /// more than half of what is large.
 void choose_vectors(const Kernel& k, Arrangement& a, bool aligned, bool sums) {
   a.width = widest_vector(k, a, sums);
-  reach_all(k, a, aligned);
+  address_all(k, a, aligned);
   const bool may_frame = a.form == Form::kRows && a.inner.size() == 1 && k.parts() == 0;
   if (a.width > 1 && may_frame && moved(k, a).one_by_one > 0) {
     Arrangement other = framed(k, a, aligned);
@@ -174,7 +174,7 @@ void choose_vectors(const Kernel& k, Arrangement& a, bool aligned, bool sums) {
   const Moved m = moved(k, a);
   if (m.in_vectors > m.one_by_one) return;
   a.width = 1, a.frame_load = a.frame_store = -1, a.before = a.behind = 0;
-  reach_all(k, a, aligned);
+  address_all(k, a, aligned);
 }
 
 /// Rows up to so many elements are staged where they are no multiple of 16 bytes, or no longer than three times that.
@@ -219,13 +219,13 @@ int rows_of_lane(const Kernel& k, const Arrangement& a) {
 }
 
 /// What rows share, as a lane loads a whole row of it.
-Reach run_reach(const Arrangement& a, const Operand& o, bool aligned) {
+Addressing run_addressing(const Arrangement& a, const Operand& o, bool aligned) {
   const auto slots = [&](std::int64_t n) {
     return n * static_cast<std::int64_t>(item_bytes(o.dtype)) % kVectorBytes == 0;
   };
-  if (all_zero(a.inner_of(o))) return Reach::kSplat;
+  if (all_zero(a.inner_of(o))) return Addressing::kSplat;
   const bool run = aligned && a.inner_of(o)[0] == 1 && slots(o.offset) && std::ranges::all_of(a.outer_of(o), slots);
-  return run ? Reach::kRun : Reach::kElements;
+  return run ? Addressing::kRun : Addressing::kElements;
 }
 
 /// Rows that a lane has alone are vectors.
@@ -234,13 +234,13 @@ void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
   a.packed = rows_of_lane(k, a);
   const bool alone = a.packed > 0 || a.inner[0] <= kLaneElements;
   if (alone) a.width = static_cast<int>(a.inner[0]);
-  reach_all(k, a, aligned);
+  address_all(k, a, aligned);
   for (std::size_t i = 0; i < k.loads.size(); ++i) {
-    if (alone) a.loads[i] = run_reach(a, k.loads[i], aligned);
-    if (is_large(a, k.loads[i])) a.loads[i] = Reach::kStaged;
+    if (alone) a.loads[i] = run_addressing(a, k.loads[i], aligned);
+    if (is_large(a, k.loads[i])) a.loads[i] = Addressing::kStaged;
   }
   for (std::size_t i = 0; i < k.stores.size(); ++i)
-    if (is_large(a, k.stores[i].to)) a.stores[i] = Reach::kStaged;
+    if (is_large(a, k.stores[i].to)) a.stores[i] = Addressing::kStaged;
 }
 
 /// Columns, unless what is read most is contiguous along the last reduced axis.
@@ -258,12 +258,12 @@ Form form_of(const Kernel& k) {
 }
 
 /// Vectors of a table begin where those of rows do, whatever its position, and have no more bytes.
-Reach table_reach(const Arrangement& a, const Table& t, bool aligned) {
-  if (a.width * static_cast<std::int64_t>(item_bytes(t.from.dtype)) > kVectorBytes) return Reach::kElements;
+Addressing table_addressing(const Arrangement& a, const Table& t, bool aligned) {
+  if (a.width * static_cast<std::int64_t>(item_bytes(t.from.dtype)) > kVectorBytes) return Addressing::kElements;
   if (a.width == 1 || a.framed() || a.spans || a.form == Form::kColumns || t.step % a.width != 0)
-    return Reach::kElements;
-  const Reach reach = reach_of(a, t.from, a.width, aligned);
-  return reach == Reach::kDense || reach == Reach::kVector ? reach : Reach::kElements;
+    return Addressing::kElements;
+  const Addressing addressing = addressing_of(a, t.from, a.width, aligned);
+  return addressing == Addressing::kDense || addressing == Addressing::kVector ? addressing : Addressing::kElements;
 }
 
 Arrangement arrange_in(Form form, const Kernel& k, bool aligned, bool sums = true) {
@@ -281,7 +281,7 @@ Arrangement arrange_in(Form form, const Kernel& k, bool aligned, bool sums = tru
   for_each_operand(k, [&](const Operand& o) { a.wide |= span(a.inner, a.inner_of(o)) >= kMaxIndex; });
   for (const Operand& o : k.iotas) a.wide |= span(a.inner, a.inner_of(o)) >= kMaxIndex;
   for (const Table& t : k.tables) a.wide |= span(a.inner, a.inner_of(t.from)) >= kMaxIndex;
-  for (const Table& t : k.tables) a.tables.push_back(table_reach(a, t, aligned));
+  for (const Table& t : k.tables) a.tables.push_back(table_addressing(a, t, aligned));
   return a;
 }
 
@@ -349,11 +349,11 @@ Arrangement arrange(const Kernel& k, bool aligned, bool sums) {
 std::optional<Arrangement> in_planes(const Kernel& k, Arrangement a) {
   bool any = false;
   for (std::size_t i = 0; i < k.loads.size(); ++i) {
-    if (a.loads[i] != Reach::kShifted) continue;
+    if (a.loads[i] != Addressing::kShifted) continue;
     const DType dtype = k.loads[i].dtype;
     if (!is_half(dtype) && dtype != DType::kFloat32) return {};
     if (!all_zero(a.outer_of(k.loads[i]))) return {};
-    a.loads[i] = Reach::kPlanes;
+    a.loads[i] = Addressing::kPlanes;
     any = true;
   }
   if (!any) return {};

@@ -13,7 +13,7 @@ namespace kfusion::codegen {
 enum class Form : std::uint8_t { kPointwise, kRows, kColumns };
 
 /// Where the elements of a vector lie in an operand.
-enum class Reach : std::uint8_t {
+enum class Addressing : std::uint8_t {
   kDense,     ///< neighbours, at the vector's own number
   kVector,    ///< neighbours, at an offset that the vector's indices give
   kShifted,   ///< neighbours that are not of the frame
@@ -40,16 +40,16 @@ struct Arrangement {
   bool across = false;                    ///< some operand is contiguous along the last axis of the loop instead
   bool wide = false;                      ///< 64-bit indices along `inner`
   bool wide_outer = false;                ///< and along `outer`
-  std::vector<Reach> loads, stores;
-  std::vector<Reach> tables;  ///< where one index is that of a whole vector; else elements are taken one by one
+  std::vector<Addressing> loads, stores;
+  std::vector<Addressing> tables;  ///< where one index is that of a whole vector; else elements are taken one by one
 
   /// Vectors lie at multiples of their size in memory, not in the row, and are whole (device/framed.cuh).
   bool framed() const { return frame_store >= 0 || frame_load >= 0; }
   bool crossed() const {
-    return std::ranges::count(loads, Reach::kCrossed) + std::ranges::count(stores, Reach::kCrossed) > 0;
+    return std::ranges::count(loads, Addressing::kCrossed) + std::ranges::count(stores, Addressing::kCrossed) > 0;
   }
   /// Loads that lie in planes.
-  std::int64_t planes() const { return std::ranges::count(loads, Reach::kPlanes); }
+  std::int64_t planes() const { return std::ranges::count(loads, Addressing::kPlanes); }
   const Extents& inner_of(const Operand& o) const { return form == Form::kRows ? o.reduced : o.kept; }
   const Extents& outer_of(const Operand& o) const { return form == Form::kRows ? o.kept : o.reduced; }
   /// Does not vary along the reduced axes (of a pointwise kernel, everything varies).

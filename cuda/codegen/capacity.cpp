@@ -69,7 +69,7 @@ std::int64_t vectors_of(const Arrangement& a) {
 std::int64_t bytes_of(const Kernel& k, const Arrangement& a, const std::vector<bool>& chosen) {
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < k.loads.size(); ++i) {
-    const std::int64_t lanes = a.loads[i] == Reach::kSplat ? 1 : a.width;
+    const std::int64_t lanes = a.loads[i] == Addressing::kSplat ? 1 : a.width;
     if (chosen[i]) bytes += std::max<std::int64_t>(4, lanes * static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)));
   }
   return std::max<std::int64_t>(bytes, 4);
@@ -95,7 +95,7 @@ bool fetches(const Problem& p) {
 }
 
 bool is_bulk_copied(const Kernel& k, const Arrangement& a, std::size_t i) {
-  return a.loads[i] == Reach::kDense && a.whole &&
+  return a.loads[i] == Addressing::kDense && a.whole &&
          a.width * static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)) == kSlotBytes;
 }
 
@@ -105,7 +105,7 @@ std::int64_t lane_steps(const Kernel& k, const Arrangement& a) {
   std::vector<bool> own;
   for (const Step& s : k.steps) {
     bool is_own = s.kind == StepKind::kIota || s.kind == StepKind::kTake;
-    if (s.kind == StepKind::kLoad) is_own = a.loads[at(s.index)] != Reach::kSplat;
+    if (s.kind == StepKind::kLoad) is_own = a.loads[at(s.index)] != Addressing::kSplat;
     for (const int argument : s.arguments) is_own = is_own || own[at(argument)];
     own.push_back(is_own);
   }
@@ -115,7 +115,7 @@ std::int64_t lane_steps(const Kernel& k, const Arrangement& a) {
 
 int vectors_in_flight(const Kernel& k, const Arrangement& a, int bytes, int most) {
   std::vector<bool> counted = element_loads(k, a);  // single values lie in a cache
-  for (std::size_t i = 0; i < counted.size(); ++i) counted[i] = counted[i] && a.loads[i] != Reach::kSplat;
+  for (std::size_t i = 0; i < counted.size(); ++i) counted[i] = counted[i] && a.loads[i] != Addressing::kSplat;
   std::int64_t vectors = clamp(bytes / bytes_of(k, a, counted), 1, most);
   vectors = std::bit_floor(static_cast<std::uint64_t>(vectors));
   while (vectors > 1 && vectors * a.width * lane_steps(k, a) > 512) vectors /= 2;
@@ -164,9 +164,10 @@ namespace {
 std::vector<std::int64_t> staged_items(const Kernel& k, const Arrangement& a) {
   std::vector<std::int64_t> items;
   for (std::size_t i = 0; i < k.loads.size(); ++i)
-    if (a.loads[i] == Reach::kStaged) items.push_back(static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)));
+    if (a.loads[i] == Addressing::kStaged) items.push_back(static_cast<std::int64_t>(item_bytes(k.loads[i].dtype)));
   for (std::size_t i = 0; i < k.stores.size(); ++i)
-    if (a.stores[i] == Reach::kStaged) items.push_back(static_cast<std::int64_t>(item_bytes(k.stores[i].to.dtype)));
+    if (a.stores[i] == Addressing::kStaged)
+      items.push_back(static_cast<std::int64_t>(item_bytes(k.stores[i].to.dtype)));
   return items;
 }
 }  // namespace
@@ -181,7 +182,7 @@ SpanAreas span_areas(const Kernel& k, const Arrangement& a, const std::vector<bo
   for (std::size_t i = 0; i < k.loads.size(); ++i) {
     const auto item = static_cast<std::int64_t>(item_bytes(k.loads[i].dtype));
     areas.loads.push_back(areas.bytes);
-    if (a.loads[i] != Reach::kStaged) continue;
+    if (a.loads[i] != Addressing::kStaged) continue;
     if (held[i]) left.emplace(item, areas.bytes);
     areas.bytes += item;
   }
@@ -189,7 +190,7 @@ SpanAreas span_areas(const Kernel& k, const Arrangement& a, const std::vector<bo
     const auto item = static_cast<std::int64_t>(item_bytes(k.stores[i].to.dtype));
     const auto found = left.find(item);
     areas.stores.push_back(found == left.end() ? areas.bytes : found->second);
-    if (a.stores[i] != Reach::kStaged) continue;
+    if (a.stores[i] != Addressing::kStaged) continue;
     if (found == left.end())
       areas.bytes += item;
     else

@@ -86,16 +86,17 @@ std::string Printer::taken(const Step& s, const std::string& inner) const {
 
 /// Whether all elements of a vector have one index, and are neighbours in the table.
 bool Printer::takes_vectors(const Step& s) const {
-  if (s.kind != StepKind::kTake || s.level == Level::kRow || a_.tables[at(s.index)] == Reach::kElements) return false;
+  if (s.kind != StepKind::kTake || s.level == Level::kRow || a_.tables[at(s.index)] == Addressing::kElements)
+    return false;
   const Step& index = step(s.arguments[0]);
-  const bool splat = index.kind == StepKind::kLoad && a_.loads[at(index.index)] == Reach::kSplat;
+  const bool splat = index.kind == StepKind::kLoad && a_.loads[at(index.index)] == Addressing::kSplat;
   return is_row(s.arguments[0]) || splat;
 }
 
 std::string Printer::taken_vector(const Step& s) const {
   const std::string& name = tables_[at(s.index)];
   const Step& index = step(s.arguments[0]);
-  const std::string from = a_.tables[at(s.index)] == Reach::kDense
+  const std::string from = a_.tables[at(s.index)] == Addressing::kDense
                                ? "at.in(line." + name + ")"
                                : "line." + name + " + " + inner_offset(name, k_.tables[at(s.index)].from, "at");
   const std::string value =
@@ -201,7 +202,7 @@ void Printer::print_types() {
             ";");
   bool fetching = false;
   for (int sweep = 0; sweep < s_.sweeps; ++sweep)
-    for (const int i : loads_of(sweep, false)) fetching = fetching || a_.loads[at(i)] != Reach::kPlanes;
+    for (const int i : loads_of(sweep, false)) fetching = fetching || a_.loads[at(i)] != Addressing::kPlanes;
   const auto flags = [&](bool (Printer::*is)(int) const) {
     std::string text;
     for (int sweep = 0; sweep < s_.sweeps; ++sweep) text.append(sweep > 0 ? ", " : "").append(flag((this->*is)(sweep)));
@@ -235,7 +236,7 @@ void Printer::print_elements(int sweep, bool look) {
     } else if (has_kept(sweep) && is_of_kept(i)) {
       value = "get(" + held_name(kept_.load) + ", j) * factor";
     } else if (s.kind == StepKind::kLoad) {
-      const std::string lane_of = a_.loads[at(s.index)] == Reach::kSplat ? "0" : "j";
+      const std::string lane_of = a_.loads[at(s.index)] == Addressing::kSplat ? "0" : "j";
       value = std::string("get(") + (traits_.held[at(s.index)] ? "held." : "in.") + loads_[at(s.index)] + ", " +
               lane_of + ")";
     } else if (s.kind == StepKind::kIota) {
@@ -345,14 +346,14 @@ void Printer::print_store(int i) {
   const std::string& name = stores_[at(i)];
   const Operand& o = k_.stores[at(i)].to;
   const std::string packed = "pack_vector<" + storage_type(o.dtype) + ">(" + name + ")";
-  if (a_.stores[at(i)] == Reach::kCrossed) {
+  if (a_.stores[at(i)] == Addressing::kCrossed) {
     out_.line("crossed." + name + " = " + packed + ";");
-  } else if (a_.stores[at(i)] == Reach::kStaged) {
+  } else if (a_.stores[at(i)] == Addressing::kStaged) {
     out_.line(a_.packed > 0 ? "line.packs->" + name + ".set(line.number, " + packed + ");"
                             : "store_staged(line." + name + " + at.first, " + packed + ", at.count);");
-  } else if (a_.stores[at(i)] == Reach::kDense) {
+  } else if (a_.stores[at(i)] == Addressing::kDense) {
     out_.line("store_vector<kWhole>(at.in(line." + name + "), " + packed + ", at.count);");
-  } else if (a_.stores[at(i)] == Reach::kVector) {
+  } else if (a_.stores[at(i)] == Addressing::kVector) {
     out_.line("store_vector<kWhole>(line." + name + " + " + inner_offset(name, o, "at") + ", " + packed +
               ", at.count);");
   } else {

@@ -50,7 +50,7 @@ class Printer {
 
   Names operand_names(const char* prefix, const std::vector<const Operand*>& operands) const;
   void declare_parameters(ParameterList& parameters);
-  void declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Reach reach);
+  void declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Addressing addressing);
 
   // Expressions
   std::string offset(const std::string& name, const Extents& strides, const std::string& at, const char* prefix) const;
@@ -135,8 +135,8 @@ class Printer {
   std::string held_name(int i) const { return "held." + loads_[at(step(i).index)]; }
   std::string seen_name(int i) const { return "held.seen_" + names_[at(i)]; }
   bool is_vector(int i) const {
-    const Reach reach = a_.loads[at(i)];
-    return reach == Reach::kDense || reach == Reach::kVector || reach == Reach::kStaged;
+    const Addressing addressing = a_.loads[at(i)];
+    return addressing == Addressing::kDense || addressing == Addressing::kVector || addressing == Addressing::kStaged;
   }
   bool looks(int sweep) const;  ///< in two passes over what a thread has in registers
   bool takes_long(int step) const;

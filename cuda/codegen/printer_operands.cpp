@@ -46,7 +46,7 @@ void Printer::declare_parameters(ParameterList& parameters) {
   for (std::size_t i = 0; i < k_.tables.size(); ++i) {
     const Table& t = k_.tables[i];
     parameters.load(tables_[i], t.from, static_cast<int>(k_.loads.size() + i));
-    declare_strides(parameters, tables_[i], t.from, Reach::kElements);
+    declare_strides(parameters, tables_[i], t.from, Addressing::kElements);
     parameters.number("i64", "positions_of_" + tables_[i], t.positions.extent);
     parameters.number("i64", "step_of_" + tables_[i], t.step);
   }
@@ -60,15 +60,16 @@ void Printer::declare_parameters(ParameterList& parameters) {
     if (step.kind != StepKind::kIota) continue;
     const Operand& o = k_.iotas[at(step.index)];
     parameters.number("i64", names_[i] + "_from", o.offset);
-    declare_strides(parameters, names_[i], o, Reach::kElements);
+    declare_strides(parameters, names_[i], o, Addressing::kElements);
   }
   parameters.axes("inner", a_.inner, a_.wide);
   if (!a_.outer.empty()) parameters.axes("outer", a_.outer, a_.wide_outer);
 }
 
-void Printer::declare_strides(ParameterList& parameters, const std::string& name, const Operand& o, Reach reach) {
+void Printer::declare_strides(ParameterList& parameters, const std::string& name, const Operand& o,
+                              Addressing addressing) {
   const Extents &inner = a_.inner_of(o), &outer = a_.outer_of(o);
-  for (std::size_t d = 0; d < inner.size() && (reach != Reach::kDense || traits_.sums); ++d)
+  for (std::size_t d = 0; d < inner.size() && (addressing != Addressing::kDense || traits_.sums); ++d)
     if (is_general(inner[d])) parameters.number(a_.wide ? "i64" : "int", stride_name(name, kInner, d), inner[d]);
   for (std::size_t d = 0; d < outer.size(); ++d)
     if (is_general(outer[d])) parameters.number("i64", stride_name(name, kOuter, d), outer[d]);
@@ -91,8 +92,8 @@ std::string Printer::inner_offset(const std::string& name, const Operand& o, con
 }
 
 std::string Printer::vector_type(int i) const {
-  const std::string lanes = a_.loads[at(i)] == Reach::kSplat ? "1" : lanes_;
-  const std::string type = a_.loads[at(i)] == Reach::kPlanes ? "float" : storage_type(load(i).dtype);
+  const std::string lanes = a_.loads[at(i)] == Addressing::kSplat ? "1" : lanes_;
+  const std::string type = a_.loads[at(i)] == Addressing::kPlanes ? "float" : storage_type(load(i).dtype);
   return "Vector<" + type + ", " + lanes + ">";
 }
 
@@ -106,28 +107,28 @@ std::string Printer::across(const std::string& name, const Operand& o) const {
 std::string Printer::loaded(int i) const {
   const Operand& o = load(i);
   const auto repeats = [](const Extents& strides) { return std::ranges::count(strides, 0) > 0; };
-  const bool neighbours = columns() && o.reduced.back() == 1 && a_.loads[at(i)] != Reach::kCrossed;
+  const bool neighbours = columns() && o.reduced.back() == 1 && a_.loads[at(i)] != Addressing::kCrossed;
   const bool again = neighbours || repeats(o.kept) || repeats(o.reduced);
   const std::string use = traits_.through_l1 || again ? "Use::kAgain" : "Use::kOnce";
   const std::string base = "line." + loads_[at(i)] + " + ";
   switch (a_.loads[at(i)]) {
-    case Reach::kDense:
+    case Addressing::kDense:
       return "load_vector<" + lanes_ + ", kWhole, " + use + ">(at.in(line." + loads_[at(i)] + "), at.count)";
-    case Reach::kVector:
+    case Addressing::kVector:
       return "load_vector<kWidth, kWhole, " + use + ">(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
-    case Reach::kCrossed:
+    case Addressing::kCrossed:
       return "load_vector<kWidth, true, " + use + ">(" + across(loads_[at(i)], o) + ", column < at.count)";
-    case Reach::kShifted:
+    case Addressing::kShifted:
       return "load_shifted<" + lanes_ + ">(line." + loads_[at(i)] + ", line.frame, at)";
-    case Reach::kPlanes:
+    case Addressing::kPlanes:
       return "line.planes.load<" + number(plane_of(i)) + ", " + lanes_ + ">(line." + loads_[at(i)] +
              ", line.frame, at)";
-    case Reach::kStaged:
+    case Addressing::kStaged:
       return a_.packed > 0 ? "line.packs->" + loads_[at(i)] + ".row(line.number)"
                            : "load_staged<kWidth>(" + base + "at.first, at.count)";
-    case Reach::kRun:
+    case Addressing::kRun:
       return "load_run<" + storage_type(o.dtype) + ", kWidth>(line." + loads_[at(i)] + ")";
-    case Reach::kSplat:
+    case Addressing::kSplat:
       if (traits_.shares_row_values && std::ranges::count(traits_.shared, i) > 0)
         return "load_kept(" + base + "0, at.count)";
       return "load_vector<1, true, Use::kAgain>(" + base + inner_offset(loads_[at(i)], o, "at") + ", at.count)";
@@ -181,7 +182,7 @@ void Printer::print_line() {
 std::vector<int> Printer::plane_loads() const {
   std::vector<int> found;
   for (int i = 0; i < static_cast<int>(loads_.size()); ++i)
-    if (a_.loads[at(i)] == Reach::kPlanes) found.push_back(i);
+    if (a_.loads[at(i)] == Addressing::kPlanes) found.push_back(i);
   return found;
 }
 std::size_t Printer::plane_of(int load) const {
@@ -259,7 +260,7 @@ void Printer::print_put_sums() {
   for (std::size_t i = 0; i < stores_.size(); ++i) {
     if (k_.stores[i].parts == 0) continue;
     const std::string part = "line." + stores_[i] + " + part * elements() + ", sums = "held.sums." + stores_[i];
-    if (a_.whole && a_.stores[i] == Reach::kDense)
+    if (a_.whole && a_.stores[i] == Addressing::kDense)
       out_.line("store_run(" + part + "at.first, " + sums + ");");
     else
       one_by_one.line("      *(" + part + inner_offset(stores_[i], k_.stores[i].to, "e") + ") = " + sums + "[j];");
@@ -282,7 +283,7 @@ void Printer::print_loading(const std::string& head, const std::string& type, co
   out_.close();
   Names crossed;
   for (const int i : loads)
-    if (a_.loads[at(i)] == Reach::kCrossed) crossed.push_back(loads_[at(i)]);
+    if (a_.loads[at(i)] == Addressing::kCrossed) crossed.push_back(loads_[at(i)]);
   if (columns()) print_uncross(type, crossed);
 }
 
@@ -302,7 +303,7 @@ void Printer::print_crossed(int sweep) {
   out_.line("");
   out_.open("struct " + type + " {");
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
-    if (s_.stored[i] != sweep || a_.stores[i] != Reach::kCrossed) continue;
+    if (s_.stored[i] != sweep || a_.stores[i] != Addressing::kCrossed) continue;
     const Operand& o = k_.stores[i].to;
     out_.line("Vector<" + storage_type(o.dtype) + ", kWidth> " + stores_[i] + ";");
     stores.line("    store_vector<true>(" + across(stores_[i], o) + ", crossed." + stores_[i] +
@@ -321,7 +322,7 @@ void Printer::print_prefetch(const std::string& name, const std::vector<int>& lo
   out_.open("KF_DEVICE void " + name + "(const Line& line, Index first, int elements) const {");
   for (const int i : loads) {
     const std::size_t item = item_bytes(load(i).dtype);
-    if (a_.loads[at(i)] == Reach::kDense && a_.whole && item * static_cast<std::size_t>(a_.width) == 16)
+    if (a_.loads[at(i)] == Addressing::kDense && a_.whole && item * static_cast<std::size_t>(a_.width) == 16)
       out_.line("prefetch_to_l2(line." + loads_[at(i)] + " + first, elements * " + number(item) + ");");
   }
   out_.close();

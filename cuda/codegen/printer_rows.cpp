@@ -29,7 +29,7 @@ void Printer::print_begin() {
   for (int i = 0; i < static_cast<int>(k_.steps.size()); ++i) {
     const Step& s = step(i);
     if (!is_row(i) || s.kind != StepKind::kLoad) continue;
-    const bool splat = !columns() || a_.loads[at(s.index)] == Reach::kSplat;
+    const bool splat = !columns() || a_.loads[at(s.index)] == Addressing::kSplat;
     const std::string from =
         columns() ? loaded(s.index) : "load_vector<1, true, Use::kAgain>(line." + loads_[at(s.index)] + ", 1)";
     out_.line("const auto loaded_" + names_[at(i)] + " = " + from + ";");

@@ -18,9 +18,9 @@ void Printer::print_spans() {
     staged.line("    line." + name + " = reinterpret_cast<" + storage_type(o.dtype) + "*>(" + from + ") + element;");
   };
   for (std::size_t i = 0; i < loads_.size(); ++i)
-    if (a_.loads[i] == Reach::kStaged) add(loads_[i], k_.loads[i], areas.loads[i], gather, "gather");
+    if (a_.loads[i] == Addressing::kStaged) add(loads_[i], k_.loads[i], areas.loads[i], gather, "gather");
   for (std::size_t i = 0; i < stores_.size(); ++i)
-    if (a_.stores[i] == Reach::kStaged) add(stores_[i], k_.stores[i].to, areas.stores[i], scatter, "scatter");
+    if (a_.stores[i] == Addressing::kStaged) add(stores_[i], k_.stores[i].to, areas.stores[i], scatter, "scatter");
   out_.line("static constexpr int kUnit = " + std::to_string(span_unit(k_, a_)) +
             ", kAreaBytes = " + number(static_cast<std::size_t>(areas.bytes) * elements) + ";");
   const std::string span = "(const Line& line, char* areas, int elements) const {\n";
@@ -38,9 +38,9 @@ void Printer::print_packs() {
     move.line(std::string("    ") + how + "_packs(packs." + name + ", line." + name + ", elements, area);");
   };
   for (std::size_t i = 0; i < loads_.size(); ++i)
-    if (a_.loads[i] == Reach::kStaged) add(loads_[i], k_.loads[i], gather, "gather");
+    if (a_.loads[i] == Addressing::kStaged) add(loads_[i], k_.loads[i], gather, "gather");
   for (std::size_t i = 0; i < stores_.size(); ++i)
-    if (a_.stores[i] == Reach::kStaged) add(stores_[i], k_.stores[i].to, scatter, "scatter");
+    if (a_.stores[i] == Addressing::kStaged) add(stores_[i], k_.stores[i].to, scatter, "scatter");
   out_.line("");
   out_.line("struct Packs {\n" + packs.text() + "  };");
   out_.line("static constexpr int kSlots = " + std::to_string(packed_slots(k_, a_)) + ";");
@@ -60,7 +60,7 @@ void Printer::print_slots(const std::vector<int>& loads) {
     const std::string &name = loads_[at(i)],
                       bytes = number(item_bytes(load(i).dtype) * static_cast<std::size_t>(a_.width)),
                       slot = "stage + " + number(before) + " * slots + slot * " + bytes;
-    const std::string offset = a_.loads[at(i)] == Reach::kDense ? "at.first" : inner_offset(name, load(i), "at");
+    const std::string offset = a_.loads[at(i)] == Addressing::kDense ? "at.first" : inner_offset(name, load(i), "at");
     start.line("    start_own_copy<" + bytes + ">(" + slot + ", line." + name + " + " + offset + ", valid);");
     take.line("    v." + name + " = *reinterpret_cast<const " + vector_type(i) + "*>(" + slot + ");");
     before += item_bytes(load(i).dtype) * static_cast<std::size_t>(a_.width);

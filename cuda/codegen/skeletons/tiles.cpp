@@ -64,7 +64,7 @@ struct Tiles : Configuration {
     c.traits.held = p.held;
     int vector_bytes = 4;
     for (std::size_t i = 0; i < p.k.loads.size(); ++i) {
-      if (p.a.loads[i] == Reach::kSplat) c.traits.held[i] = false;
+      if (p.a.loads[i] == Addressing::kSplat) c.traits.held[i] = false;
       const int bytes = p.a.width * static_cast<int>(item_bytes(p.k.loads[i].dtype));
       if (c.traits.held[i]) vector_bytes = std::max(vector_bytes, bytes);
     }
@@ -80,7 +80,7 @@ struct Tiles : Configuration {
   /// What threads can copy for themselves: whole vectors of 4 bytes or more.
   bool can_copy(const Problem& p) const {
     for (std::size_t i = 0; i < p.k.loads.size(); ++i) {
-      const bool neighbours = p.a.loads[i] == Reach::kDense || p.a.loads[i] == Reach::kVector;
+      const bool neighbours = p.a.loads[i] == Addressing::kDense || p.a.loads[i] == Addressing::kVector;
       const bool whole = p.a.whole && neighbours && p.a.width * item_bytes(p.k.loads[i].dtype) >= 4;
       if (traits.held[i] && !whole) return false;
     }
@@ -94,7 +94,7 @@ struct Tiles : Configuration {
     for (std::size_t i = 0; i < p.k.loads.size(); ++i) {
       const Operand& o = p.k.loads[i];
       const bool alike = std::ranges::all_of(p.a.inner_of(o), [](std::int64_t stride) { return stride == 0; });
-      if (p.a.loads[i] != Reach::kSplat || !alike || p.a.per_row(o)) continue;
+      if (p.a.loads[i] != Addressing::kSplat || !alike || p.a.per_row(o)) continue;
       traits.shared.push_back(static_cast<int>(i));
       kept_bytes += static_cast<int>(item_bytes(o.dtype));
     }
