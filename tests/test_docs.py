@@ -98,3 +98,9 @@ def test_lines_fit_a_screen(page):
     """At most 160 characters, but for rows of tables and code."""
     text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
     assert [line for line in text.splitlines() if len(line) > 160 and not line.startswith("|")] == []
+
+
+def test_the_glossary_is_short_and_has_each_term_once():
+    terms = re.findall(r"^\| ([a-z].*?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)[1:]
+    assert len(terms) <= 40
+    assert [re.sub(r" \(.*", "", term) for term in terms] == sorted({re.sub(r" \(.*", "", term) for term in terms})
