@@ -15,8 +15,7 @@ namespace kfusion::cache {
 /// - Files are written beside their place and renamed into it: readers see all of an entry or nothing.
 /// - An entry that is damaged or cut short counts as absent; the next write replaces it.
 /// - Beyond `limit_bytes` the entries that were not read for longest go: at a process's first write, and whenever it
-/// has
-///   written a sixteenth of the limit since, which is what each process may have put beyond it.
+///   has written a sixteenth of the limit since, which is what each process may have put beyond it.
 /// - A file is removed only where its name and its beginning are those of a file of ours.
 /// - Nothing but from_environment() throws: where the folder cannot be used there is nothing cached, and problem() and
 ///   write() say why.

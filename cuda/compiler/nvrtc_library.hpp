@@ -12,9 +12,9 @@ namespace kfusion::compiler {
 void set_python_paths(std::vector<std::filesystem::path> packages, std::filesystem::path prefix);
 const std::vector<std::filesystem::path>& python_packages();  ///< the folders
 
-/// The file of the NVRTC that is used. Of the major version that this build was made with, else of another that is
-/// known: the one that the process has loaded, those of NVIDIA's wheels, of CUDA_HOME and CUDA_PATH, of Python's prefix
-/// (conda), of /usr/local/cuda, what the loader finds. KFUSION_NVRTC names a file instead. Looked for once, and not
+/// The file of the NVRTC that is used: of the major version that this build was made with, else of another known one.
+/// It is what the process has loaded, or lies in NVIDIA's wheels, CUDA_HOME, CUDA_PATH, Python's prefix (conda) or
+/// /usr/local/cuda, or is what the loader finds. KFUSION_NVRTC names a file instead. Looked for once, and not
 /// loaded unless only the loader knows it: loading costs more than a cached kernel. Throws DeviceError where there is
 /// none.
 const std::filesystem::path& nvrtc_library();
