@@ -49,7 +49,7 @@ def cross_entropy_(
     Raises:
         ValueError: as of `cross_entropy`, or logits are read-only.
         TypeError: as of `cross_entropy`, or an argument is a traced value.
-        RuntimeError: logits are a leaf that requires grad; by a second backward pass: they are no logits any more.
+        RuntimeError: logits are a leaf that requires grad; by a second backward pass: the first one wrote over them.
 
     Source: writing the gradient over the logits: Hsu et al., "Liger Kernel: Efficient Triton Kernels for LLM Training",
         2024.
@@ -180,7 +180,7 @@ def _function(torch: Any) -> Any:
         def backward(ctx: Any, g: Any) -> Any:
             require_first(torch, _WHO)
             if ctx.is_spent:
-                raise RuntimeError(f"{_WHO}: a second backward pass: the logits are no logits any more")
+                raise RuntimeError(f"{_WHO}: a second backward pass: the first one wrote over the logits")
             ctx.is_spent = True
             logits, targets, *state = ctx.saved_tensors
             z = logits.detach()

@@ -158,7 +158,7 @@ class WithoutGradient:
 
 
 def _no_gradient_of_weights() -> TypeError:
-    return TypeError("kfusion.linear_cross_entropy: class_weight has no gradient here, as torch's has none")
+    return TypeError("kfusion.linear_cross_entropy: class_weight has no gradient, as in torch")
 
 
 class _Gradients(LossesAndGradients):

@@ -95,7 +95,7 @@ def _clip(x: Any, min: Any = None, max: Any = None) -> Any:
     assert tracer is not None
     x = x if isinstance(x, Traced) else tracer.lift(np.asarray(read(x))[()], "numpy")  # NumPy makes an array of it
     if x._dtype == "bool" and min is max is None:  # NumPy takes the positive of x then
-        raise TypeError("kfusion.clip: bools want a bound, as NumPy has it, got none")
+        raise TypeError("kfusion.clip: bools need a bound, as in NumPy, got none")
     if x._dtype == "int32":  # bounds beyond its ends are none
         min, max = read(min), read(max)
         min = None if type(min) is int and min < -(2**31) else min
