@@ -16,7 +16,7 @@ from sweeps import sweep
 
 
 def warn() -> None:
-    """As torch does where a process's first product is in the thread of a backward pass."""
+    """Warns as torch does where a process's first product is in the thread of a backward pass."""
     text = "Attempting to run cuBLAS, but there was no current CUDA context! Attempting to set the primary context..."
     warnings.warn(text, stacklevel=2)
 

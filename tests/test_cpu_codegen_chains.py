@@ -136,7 +136,7 @@ def behind_a_reduction(x, y):
 
 
 def over(axis):
-    """As columns: along the first axis, or along all of them."""
+    """The chain over columns: along the first axis, or along all of them."""
     return lambda x, y: tuple(
         np.moveaxis(v, -1, axis) if v.ndim == x.ndim else v
         for v in behind_a_reduction(np.moveaxis(x, axis, -1), np.moveaxis(y, axis, -1))

@@ -50,7 +50,7 @@ def test_places_of_extremes(dtype, isa, rng):
 
 @pytest.mark.parametrize("cols", [100, 3000])
 def test_beside_other_reductions(cols, isa, rng):
-    """Of what the kernel computes, of two arrays at once, and with elements that are stored in the same sweep."""
+    """Positions in computed values, in two arrays at once, and with elements stored in the same sweep."""
     x, y = rng.standard_normal((2, 30, cols)).astype(np.float32)
     for f in (
         lambda x, y: kf.argmax(x * y + 1, -1) * 2 + kf.argmin(y - x, -1),

@@ -79,7 +79,7 @@ def test_quotients_by_numbers_far_from_one(isa, rng):
 
 
 def weights(x):
-    """As float32; of a half type, whose last bits they need not be better than where only it shows them."""
+    """Weights in float32: no better than the last bits of x's half type where nothing else shows them."""
     wide_x = x.astype("float32")
     return kf.exp(wide_x - wide_x.max(-1, keepdims=True))
 

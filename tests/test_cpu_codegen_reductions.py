@@ -178,7 +178,7 @@ class TestPieces:
     @pytest.mark.parametrize("dtype", [*DTYPES, "int32"])
     @pytest.mark.parametrize("at", [0, 5, 16383, 16384, 70_000])
     def test_searches(self, at, dtype, isa, rng):
-        """Of pieces without the extreme none is searched."""
+        """Pieces without the extreme are not searched."""
         x = draw(rng, dtype, (3, 70_001))
         x[0, at:] = 99
         x[1, at] = 99
@@ -218,7 +218,7 @@ class TestPieces:
 
 
 def gradient(x: Any, w: Any, b: Any, g: Any) -> Any:
-    """Of layer norm, whose weights' are sums over rows."""
+    """Gradients of layer norm; its weights' are sums over rows."""
     return kf.vjp(kf.layernorm, x, w, b)[1](g)
 
 

@@ -276,8 +276,8 @@ def _kept(
 
 
 class BackwardPass:
-    """From a function's arguments and the gradients of its results to the gradients of those tensors that are wanted,
-    by position, and of captured ones, by id. Of what is kept, nobody reads the `donated` numbers afterwards.
+    """Computes the gradients of those tensors that are wanted, by position, and of captured ones, by id, from a
+    function's arguments and the gradients of its results. Nobody reads the `donated` ones of what is kept afterwards.
     """
 
     def __init__(self, function: Any, name: str, seeds: Seeds) -> None:

@@ -43,7 +43,7 @@ struct Contraction {
   /// monotone maps before them commute with them (Group::deferred): these are row steps.
   Kernel epilogue;
 
-  /// Of one of the products.
+  /// FLOPs of one of the products.
   double flops() const { return 2.0 * static_cast<double>(batches * rows) * static_cast<double>(cols * depth); }
 
   /// The product that a load of the epilogue is the elements of; -1 where it is an array.

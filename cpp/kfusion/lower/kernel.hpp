@@ -176,8 +176,8 @@ struct Kernel {
 /// order of what is computed where empty.
 using OutputStrides = std::vector<Extents>;
 
-/// Of the outputs that cannot lie as the caller wishes, because another kernel or the array library reads or writes
-/// them too, or strides cannot express it: the strides that they have. Empty for those that can have any.
+/// The strides of outputs that cannot lie as the caller wishes, because another kernel or the array library reads or
+/// writes them too, or strides cannot express it. Empty for those that can have any.
 OutputStrides required_strides(const Plan& plan);
 
 /// Whether output `i`, which may have any strides, lies best with its channels innermost: a convolution stores it whose
@@ -196,17 +196,19 @@ class Lowering {
  public:
   explicit Lowering(const Plan& plan, OutputStrides outputs = {});
 
-  /// Of group `group`. Throws std::logic_error where it is no loops.
+  /// Lowers group `group`. Throws std::logic_error where it is no loops.
   Kernel kernel(int group) const;
 
-  /// Of a group around a product (contraction.hpp). Throws std::logic_error where no_contraction() says why it is none.
+  /// Lowers a group around a product (contraction.hpp). Throws std::logic_error where no_contraction() says why it is
+  /// none.
   Contraction contraction(int group, BatchAxes axes = {}) const;
 
-  /// Of a group around products beside one another (beside.hpp), of which there may be one. Throws std::logic_error
-  /// where no_products_beside() says why it is none.
+  /// Lowers a group around one product or several beside one another (beside.hpp). Throws std::logic_error where
+  /// no_products_beside() says why it is none.
   std::vector<Contraction> contractions(int group) const;
 
-  /// Of a group that is attention. Throws std::logic_error where no_attention() says why it is none that is lowered.
+  /// Lowers a group that is attention. Throws std::logic_error where no_attention() says why it is none that is
+  /// lowered.
   Attention attention(int group) const;
 
   /// Where a value lies that a group stores, in the C order of what it is computed in.

@@ -110,7 +110,7 @@ int Steps::add_node(NodeId n) {
   }
 }
 
-/// Of a map that is taken once a row, though the graph has it for every element.
+/// Adds a map that is computed once a row, though the graph has it for every element.
 int Steps::add_row_map(NodeId n) {
   const Node& node = g_[n];
   const DType from = g_[node.arguments.back()].dtype;
@@ -154,8 +154,8 @@ int Steps::add_take(NodeId n) {
   return push(std::move(s));
 }
 
-/// Of an element of each row: the sum of where(its place in the row == index, element, 0), NaN where none has the
-/// index.
+/// Adds a pick of one element of each row: the sum of where(its place in the row == index, element, 0), NaN where none
+/// has the index.
 int Steps::add_pick(NodeId n, int element) {
   const Node& node = g_[n];
   const NodeId value = work(n).reads[0].base;
@@ -201,7 +201,7 @@ int Steps::place_in_row(NodeId value) {
   return operand(StepKind::kIota, iotas_, {value, DType::kInt64, strides_in_row(1), 0});
 }
 
-/// Of a vector, of which each row takes one element: all of them go by with the row.
+/// Loads a vector of which each row takes one element: all of them go by with the row.
 int Steps::element_of_row(const Access& from) {
   return operand(StepKind::kLoad, loads_, {from.base, g_[from.base].dtype, strides_in_row(from.step), from.offset});
 }

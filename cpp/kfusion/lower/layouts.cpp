@@ -115,7 +115,8 @@ class Layouts {
     });
   }
 
-  /// Of a map, and of a convolution or the like by torch, as the whole arrays lie that it reads.
+  /// The layout that a map, or a convolution or the like by torch, gives its result: that of the whole arrays that it
+  /// reads.
   std::optional<Extents> wanted(const Group& group, NodeId n) const {
     const Node& node = p_.graph[n];
     if (group.pattern == Pattern::kPointwise) {
@@ -130,7 +131,7 @@ class Layouts {
     const auto follows = std::ranges::find(kFollow, called(node), &Follows::function);
     if (follows == std::end(kFollow) || reads[0].shape.size() != 4) return std::nullopt;
     bool is_last = lies_last(reads[0]);
-    // Of a weight with windows of one element nobody can tell: it lies as others do.
+    // A weight with windows of one element looks alike in both orders: it lies as others do.
     if (follows->has_weight && reads.size() > 1)
       is_last |= lies_last(reads[1]) || (any_weight_last_ && has_no_window(reads[1]));
     if (!is_last) return std::nullopt;
@@ -150,8 +151,8 @@ class Layouts {
     return strides;
   }
 
-  /// Of a map that reads what other kernels reduce: the axes that they reduce along lie innermost. Rows stay rows, as
-  /// in the results of torch's layer_norm: where channels are normalised, convolutions find them innermost.
+  /// The layout of a map that reads what other kernels reduce: the axes that they reduce along lie innermost, as in the
+  /// results of torch's layer_norm. Where channels are normalised, convolutions find them innermost.
   std::optional<Extents> normalised(const Group& group, const Extents& shape) const {
     std::optional<std::vector<std::size_t>> axes;
     for (const Load& l : group.loads) {

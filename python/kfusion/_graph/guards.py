@@ -28,7 +28,7 @@ class Guard(NamedTuple):
     function of a library whose answer does (`asks`).
 
     `names` are the globals of a function, or the attributes that are read, or what a function that is asked is called
-    with. Of a `whole` object, a torch module, all count but those; of a `whole` function its attributes do, too.
+    with. All attributes of a `whole` object, a torch module, count but those; a `whole` function's attributes do, too.
     `cells` are positions in a function's closure.
     """
 
@@ -43,9 +43,9 @@ def guards(function: Any, *argument: Any) -> list[Guard]:
     """What decides what a trace of the function gives; with an object among its arguments, what else does then.
 
     Functions of the user's that it names are followed, and objects that they can reach: by names, attributes and
-    entries. Of an object those attributes count that are read by their name anywhere in these functions; of torch
-    modules all. The code of libraries is taken to stay as it is. What is in the places of a `Functional` is an
-    argument.
+    entries. An object's attributes count that are read by their name anywhere in these functions; a torch
+    module's attributes all do. The code of libraries is taken to stay as it is. What is in the places of a
+    `Functional` is an argument.
     """
     search = Search()
     search.follow([function])

@@ -24,7 +24,7 @@ _ARITHMETIC = ("add", "subtract", "multiply", "divide")  # which give for an int
 
 
 class Inputs(Nodes):
-    """A graph and its inputs. Of a graph that `runs` the layouts of captured arrays count."""
+    """A graph and its inputs. The layouts of captured arrays count in a graph that `runs`."""
 
     def __init__(
         self, name: str, *, eager: bool, runs: bool, attempt: Attempt | None, recorded: RecordedGraph | None

@@ -1,6 +1,6 @@
 """Extents of arrays that a trace computes with, so that calls with other sizes need no trace of their own.
 
-The first call of a kind is traced as it is. Of the second one, whose arrays differ from the first one's in extents
+The first call of a kind is traced as it is. In the second one, whose arrays differ from the first one's in extents
 only, each extent in which the two differ is a `Size`: it has the values of both calls. The graph is built for both,
 side by side, and all steps are kept as a `Tape`. Further calls play the tape with their own extents, which builds their
 graph.

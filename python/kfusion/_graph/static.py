@@ -36,8 +36,8 @@ def defaults(owner: Any) -> Iterator[Any]:
 
 
 class Static:
-    """Attributes as `inspect.getattr_static` finds them: no code of the objects' is run. Of modules it looks at each
-    class only once, so it lives no longer than one search: classes change, too.
+    """Attributes as `inspect.getattr_static` finds them: no code of the objects' is run. It looks at each class of a
+    module only once, so it lives no longer than one search: classes change, too.
     """
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ class Plan(_tables.Report):
             b: another.
 
         Returns:
-            A sentence or two. Of calls that are no neighbours it names the boundaries on the way from one to the other.
+            A sentence or two. Between calls that are no neighbours it names the boundaries on the way.
 
         Raises:
             ValueError: nothing or more than one thing has that name; the message lists the names.
@@ -145,8 +145,8 @@ class Plan(_tables.Report):
         return html.page(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain dicts, lists, numbers and strings; "schema" is 3. Of a plan with gradients "passes" is
-        what `passes` finds.
+        """Everything as plain dicts, lists, numbers and strings; "schema" is 3. "passes" is what `passes` finds, where
+        there are gradients.
         """
         plain: dict[str, Any] = _schema.to_plain(self)
         found = {} if self.passes is None else {"passes": self.passes.to_dict()}
@@ -284,11 +284,11 @@ def plan(
     Args:
         function: a function of arrays, a torch module, a program of `torch.export.export`, the path of an ONNX model,
             or a Graph. Modules and programs need no data: they may be on torch's meta device, or made under its
-            FakeTensorMode. Of an ONNX model no weights are read.
+            FakeTensorMode. An ONNX model's weights are not read.
         arguments: its arguments: `kfusion.spec(shape, dtype)`, or arrays, of which only shape and dtype count. A
-            module's specs follow torch. Of an exported program its tensors in their order; none are those that it was
-            exported with. An ONNX model's are those that it says itself; an array is an input whose values decide on
-            shapes.
+            module's specs follow torch. An exported program's are its tensors in their order; without any, those that
+            it was exported with. An ONNX model's are those that it says itself; an array is an input whose values
+            decide on shapes.
         device: a Device or the name of one (`kfusion.devices()`). None is the first CUDA GPU of this machine, and the
             data sheet of an H200 where there is none; the report's title names it.
         devices: several of them, for a table of totals.
@@ -301,8 +301,8 @@ def plan(
         executors: who runs the kernels. None also plans kernels that nobody has written yet: what is possible.
             "available" plans what a fused function runs, a list of names (`kfusion.executors()`) what these would run.
         mesh: how many devices share the arrays, and how (`kfusion.Mesh`): the plan of each of them.
-        keywords: the function's keyword arguments; give those named like an option above by functools.partial. Of an
-            ONNX model default_size: of its symbolic sizes of which `sizes` says nothing.
+        keywords: the function's keyword arguments; give those named like an option above by functools.partial. An ONNX
+            model has default_size, for its symbolic sizes that `sizes` does not name.
 
     Returns:
         A `Plan`: print it, `.plot()` it, `.explain(a, b)` it, `.to_dict()` it; of gradients, `.passes` says
