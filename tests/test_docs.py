@@ -21,6 +21,7 @@ EXAMPLES = {"ops.json", "model.py"}  # files of users
 
 # What in backticks is a path: names with a folder or one of our suffixes.
 PATH = re.compile(r"(?:\.?[\w*-]+/)*[\w*.-]+\.(?:cpp|hpp|cu|cuh|def|py|md|json|cmake|ipynb|toml)|(?:\.?[\w-]+/)+[\w-]*")
+NAMED = re.compile(r"((?:`[\w.:]+`(?:, | and )?)+) (?:of|in) `([\w./-]+\.(?:py|cpp|hpp|def|cuh))`")
 COMMAND = re.compile(rf"(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./-]+")
 TREE = re.compile(r"^ {4}( *)([\w./-]+/) ", re.MULTILINE)
 
@@ -67,6 +68,17 @@ def test_links_resolve(page):
         linked = (ROOT / page).parent / name if name else ROOT / page
         assert linked.exists(), target
         assert not anchor or anchor in anchors(linked), target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_are_in_the_files_that_pages_name(page):
+    """`a`, `b` of `file`."""
+    wrong = []
+    for names, path in NAMED.findall((ROOT / page).read_text()):
+        texts = [(ROOT / file[1:]).read_text() for file in FILES if file.endswith(f"/{path}")]
+        last = [re.split("[.:]+", name)[-1] for name in re.findall("`(.*?)`", names) if "NAME" not in name]
+        wrong += [(name, path) for name in last if not any(re.search(rf"\b{name}\b", text) for text in texts)]
+    assert wrong == []
 
 
 def test_a_wrong_path_is_seen():
