@@ -227,6 +227,11 @@ def read(value: Any) -> Any:
     return value._value
 
 
+def asked(question: Callable[[Any], bool], value: Number) -> bool:
+    """The answer to a question about a number. It is a fixed part of what is traced, as that of a comparison is."""
+    return bool(_computed(question, value))
+
+
 def parameter_of(value: Number, tracer: Inputs) -> tuple[Any, int]:
     """The present value and the number by which a graph of `tracer` names it (-1 where it cannot)."""
     is_exact = not is_integer(value) or abs(value._value) <= _EXACT

@@ -14,11 +14,11 @@ from typing import Any
 from .._graph.memory import c_strides
 from .._graph.number import is_number, value_of
 from .._graph.sizes import is_size, of_call
-from .._graph.source import no_form
+from .._graph.source import no_form, user_line
 from .._graph.structure import leaves, walk
 from .._graph.values import Traced, tracer_of
 from .._spec import is_array
-from . import autocast, library_trials
+from . import autocast, library_trials, randomness, ranges
 from .dtype_names import is_complex, name_of_dtype
 from .indexing import dtype_of
 
@@ -109,3 +109,69 @@ def _asked(function: Any, args: Any, kwargs: Any, device: str, order: int) -> li
             (name_of_dtype(t), not any(library_trials.shares_memory(t, a) for a in stand_ins.arrays)) for t in found
         ]
     return []
+
+
+# ---- numbers that have no place in a dtype ----
+
+_REFUSED = ("cannot be converted to type", "must be in range [")
+
+
+def require_fitting(function: Any, name: str, args: Any, kwargs: Any) -> None:
+    """Raises what torch raises where it converts a number of the call to a dtype that has no place for it.
+
+    Torch is asked on small arrays, where a number is beyond the range of an array's dtype. A number among the traced
+    function's arguments is compared with that range in each call, where torch converts it.
+    """
+    given = list(leaves((args, kwargs)))
+    numbers = [v for v in given if is_number(v) or (isinstance(v, (int, float)) and not isinstance(v, bool))]
+    dtypes = ranges.by_range({v._dtype for v in given if isinstance(v, Traced)}) if numbers else []
+    if function is None or not dtypes or any(map(is_complex, given)):
+        return
+    for number in filter(is_number, numbers):
+        refusing = (d for d in dtypes if _refuses(function, name, args, kwargs, number, ranges.beyond(d)))
+        if (dtype := next(refusing, None)) is not None:
+            ranges.fits(number, dtype)
+    if all(ranges.fits(value_of(v) if is_number(v) else v, dtypes[0]) for v in numbers):
+        return
+    if (error := _refusal(function, args, kwargs)) is not None:
+        line = user_line()
+        raise type(error)(f"kfusion.{name.removeprefix('torch.')}: {error}" + (f"\n  {line}" if line else ""))
+
+
+_known_refusals: dict[Any, bool] = {}
+
+
+def _refuses(function: Any, name: str, args: Any, kwargs: Any, number: Any, instead: float) -> bool:
+    """Whether torch raises an error for another value of a number among the arguments."""
+    described = walk((args, kwargs), lambda _, v: "this" if v is number else getattr(v, "_dtype", type(v).__name__))
+    key = name, repr(described), instead
+    if key not in _known_refusals:
+        changed = walk((args, kwargs), lambda _, v: instead if v is number else v)
+        _known_refusals[key] = _refusal(function, *changed) is not None
+    return _known_refusals[key]
+
+
+def _refusal(function: Any, args: Any, kwargs: Any) -> Exception | None:
+    """The error that torch raises for a number of a call, if any: asked on arrays of at most two elements an axis.
+    Arrays of one element are filled without that error.
+    """
+    torch = sys.modules["torch"]
+    tracer: Any = tracer_of(*leaves((args, kwargs)))
+    on_gpu = torch.cuda.is_available() and not torch.cuda.is_current_stream_capturing()
+
+    def small(value: Any, dtype: Any) -> Any:
+        device = str(value.device) if on_gpu else "cpu"
+        return torch.ones([min(n, 2) for n in of_call(tuple(value.shape), 0)], dtype=dtype, device=device)
+
+    def other(leaf: Any) -> Any:
+        return small(leaf, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf
+
+    if any(randomness.generators_among(leaves((args, kwargs)))):
+        return None
+    with tracer.trying(), torch._C.DisableTorchFunction(), torch.no_grad(), torch.random.fork_rng():
+        try:
+            stand_ins = StandIns((args, kwargs), lambda value: small(value, getattr(torch, value._dtype)), other)
+            function(*stand_ins.args, **stand_ins.kwargs)
+        except Exception as error:
+            return error if any(text in str(error) for text in _REFUSED) else None
+    return None

@@ -75,6 +75,7 @@ def torch_function(
 
 def _made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Callable[..., Any] | None) -> Any:
     short = name.removeprefix("Tensor.")
+    library_answers.require_fitting(function, f"torch.{short}", args, kwargs)
     if short.endswith("_") and not short.endswith("__"):
         return _in_place(short, args, kwargs, function)
     if kwargs.get("inplace") is True:

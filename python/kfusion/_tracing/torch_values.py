@@ -28,6 +28,7 @@ from . import torch_reductions as torch_reductions
 from . import torch_views as torch_views
 from .dispatch import Dispatched
 from .indexing import dtype_of, getitem
+from .library_answers import require_fitting
 from .library_checks import compared
 from .torch_functions import FUNCTIONS, NO_METHODS, torch_function
 from .traced import BINARY, COMPARISONS, UNARY
@@ -97,9 +98,10 @@ class TorchValue(Dispatched, library="torch"):
         if any(isinstance(v, complex) or dtype_names.is_complex(v) for v in operands):
             return getattr(sys.modules["torch"], {"equal": "eq", "power": "pow"}.get(op, op))(*operands)
         function = getattr(operator, _OF_PYTHON[op])
-        return compared(f"torch.{name}", function, operands, {}, lambda: self._operated(op, name, operands))
+        return compared(f"torch.{name}", function, operands, {}, lambda: self._operated(function, op, name, operands))
 
-    def _operated(self, op: str, name: str, operands: Any) -> Any:
+    def _operated(self, function: Any, op: str, name: str, operands: Any) -> Any:
+        require_fitting(function, f"torch.{name}", operands, {})
         try:
             return FUNCTIONS[name](*autocast.cast(op, dict(enumerate(operands))).values())
         except NoForm:
