@@ -7,7 +7,7 @@ import math
 from .._graph.tracer import constant
 from .._spec import FLOATS
 from . import primitives as p
-from .gradients import unless
+from .gradients import taken, unless, with_derivatives
 from .operation import Array, Axes, operation
 from .views import axes_or_all, narrow, squeeze, wide
 
@@ -74,7 +74,9 @@ def softplus(x: Array, *, beta: float = 1.0, threshold: float = 20.0) -> Array:
     Source: torch's `nn.functional.softplus`.
     """
     scaled = x * beta
-    return p.where(scaled > threshold, x, p.log1p(p.exp(unless(scaled > threshold, scaled))) / beta)
+    is_above = scaled > threshold
+    y = p.where(is_above, x, p.log1p(p.exp(scaled)) / beta)
+    return with_derivatives(y, (x, p.where(is_above, 1.0, p.sigmoid(scaled)))) if taken(x) else y
 
 
 @operation
@@ -92,14 +94,14 @@ def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
 
     Source: torch's `nn.functional.leaky_relu`.
     """
-    return p.where(x > 0, x, x * negative_slope)
+    return p.where(x > 0, x, unless(x > 0, x) * negative_slope)
 
 
 @operation
 def elu(x: Array, alpha: float = 1.0) -> Array:
     """Exponential linear unit.
 
-        y = x where x > 0, else alpha (exp(x) - 1)
+        y = alpha (exp(x) - 1) where x < 0, else x
 
     Args:
         x: floats of any shape.
@@ -110,7 +112,17 @@ def elu(x: Array, alpha: float = 1.0) -> Array:
 
     Source: Clevert, Unterthiner and Hochreiter, "Fast and Accurate Deep Network Learning by ELUs", 2015.
     """
-    return p.where(x > 0, x, p.expm1(unless(x > 0, x)) * alpha)
+    return scaled_elu(x, alpha)
+
+
+def scaled_elu(x: Array, alpha: float, scale: float | None = None, divisor: float | None = None) -> Array:
+    """scale alpha (exp(x / divisor) - 1) where x < 0, else scale x. The slope at 0 is the one below."""
+    below, factor = x if divisor is None else x / divisor, alpha if scale is None else alpha * scale
+    y = p.where(x < 0, p.expm1(below) * factor, x if scale is None else x * scale)
+    if not taken(x):
+        return y
+    slope = p.exp(below) * (factor if divisor is None else factor / divisor)
+    return with_derivatives(y, (x, p.where(x <= 0, slope, 1.0 if scale is None else scale)))
 
 
 @operation

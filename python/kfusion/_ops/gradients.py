@@ -77,7 +77,7 @@ def infinitely_steep(x: Any, is_0: Any) -> Any:
 
 
 def clipped(x: Any, low: Any, high: Any) -> Any:
-    """min(max(x, low), high), with a gradient of 0 at the bounds and at NaN too."""
+    """min(max(x, low), high), with a gradient of 0 at the bounds too, and that of x where it is NaN."""
     if not taken(x):
         return p.clip(x, low, high)
-    return p.where(p.logical_and(x > low, x < high), x, constant(p.clip(x, low, high)))
+    return p.where(p.logical_or(x <= low, x >= high), constant(p.clip(x, low, high)), x)

@@ -8,7 +8,7 @@ from typing import Any
 from .._graph.values import stage
 from .._ops import activations, formulas, joins, views
 from .._ops import primitives as p
-from .._ops.gradients import clipped, taken, unless
+from .._ops.gradients import clipped, taken, unless, with_derivatives
 from . import refusals
 from .torch_functions import named
 from .torch_nn import along
@@ -19,12 +19,16 @@ _SELU_ALPHA, _SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804
 
 @computed("hardswish")
 def _hardswish(input: Tensor) -> Any:
-    return input * clipped(input + 3.0, 0.0, 6.0) / 6.0
+    y = input * p.clip(input + 3.0, 0.0, 6.0) / 6.0
+    if not taken(input):
+        return y
+    return with_derivatives(y, (input, p.where(input <= -3.0, 0.0, p.where(input < 3.0, input / 3.0 + 0.5, 1.0))))
 
 
 @computed("hardsigmoid")
 def _hardsigmoid(input: Tensor) -> Any:
-    return clipped(input + 3.0, 0.0, 6.0) / 6.0
+    y = p.clip(input + 3.0, 0.0, 6.0) / 6.0
+    return with_derivatives(y, (input, p.where(p.absolute(input) < 3.0, 1 / 6, 0.0))) if taken(input) else y
 
 
 @computed("hardtanh", takes="numbers")
@@ -45,14 +49,14 @@ def _mish(input: Tensor) -> Any:
 
 @computed("selu")
 def _selu(input: Tensor) -> Any:
-    return p.where(input > 0, input * _SELU_SCALE, p.expm1(unless(input > 0, input)) * (_SELU_ALPHA * _SELU_SCALE))
+    return activations.scaled_elu(input, _SELU_ALPHA, _SELU_SCALE)
 
 
 @computed("celu")
 def _celu(input: Tensor, alpha: float = 1.0) -> Any:
     if alpha == 0:
         raise ZeroDivisionError("kfusion.celu: alpha must not be 0")
-    return p.where(input > 0, input, p.expm1(unless(input > 0, input) / alpha) * alpha)
+    return activations.scaled_elu(input, alpha, divisor=alpha)
 
 
 @computed("prelu", same=True, method=True)
@@ -97,8 +101,8 @@ def _tanhshrink(input: Tensor) -> Any:
 
 @computed("softshrink")
 def _softshrink(input: Tensor, lambd: float = 0.5) -> Any:
-    if lambd < 0:
-        raise ValueError(f"kfusion.softshrink: lambd must be at least 0, got {lambd}")
+    if not 0 <= lambd < math.inf:
+        raise ValueError(f"kfusion.softshrink: lambd must be at least 0 and finite, got {lambd}")
     return p.where(input > lambd, input - lambd, p.where(input >= -lambd, input * 0.0, input + lambd))
 
 
@@ -118,6 +122,8 @@ def _threshold(input: Tensor, threshold: float, value: float) -> Any:
 def _rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Any:
     if training:
         raise refusals.refused("torch.rrelu")
+    if not -math.inf < lower <= upper < math.inf:
+        raise ValueError(f"kfusion.rrelu: lower must be at most upper, and both finite, got {lower} and {upper}")
     return p.where(input > 0, input, input * ((lower + upper) / 2))
 
 

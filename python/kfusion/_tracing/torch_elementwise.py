@@ -155,7 +155,7 @@ for _name in _OF_TWO:
 
 @computed("logit", takes="made floats", method=True)
 def _logit(input: Tensor, eps: float | None = None) -> Any:
-    if eps is None:
+    if eps is None or eps < 0:
         return formulas.logit(input)
     return formulas.logit(p.where(input < eps, eps, p.where(input > 1.0 - eps, 1.0 - eps, input)))  # NaN stays
 

@@ -137,7 +137,7 @@ def _mse_loss(
 @loss("smooth_l1_loss")
 def _smooth_l1_loss(input: Tensor, target: Tensor, *, beta: float = 1.0) -> Any:
     d = input - target
-    if beta < 0:
+    if not beta >= 0:
         raise ValueError(f"kfusion.smooth_l1_loss: beta must be at least 0, got {beta}")
     if beta == 0:
         return p.absolute(d)
@@ -147,11 +147,11 @@ def _smooth_l1_loss(input: Tensor, target: Tensor, *, beta: float = 1.0) -> Any:
 
 @loss("huber_loss")
 def _huber_loss(input: Tensor, target: Tensor, *, delta: float = 1.0, weight: Tensor = None) -> Any:
-    if delta <= 0:
+    if not delta > 0:
         raise ValueError(f"kfusion.huber_loss: delta must be above 0, got {delta}")
     d = input - target
-    near = unless(p.isinf(d), d)  # NaN is near: its gradient is NaN
-    values = p.where(p.absolute(d) > delta, (p.absolute(d) - 0.5 * delta) * delta, near * near * 0.5)
+    values = p.where(p.absolute(d) < delta, d * d * 0.5, (p.absolute(d) - 0.5 * delta) * delta)
+    values = with_derivatives(values, (d, p.clip(d, -delta, delta))) if taken(d) else values
     weighted = _weighted("huber_loss", values, weight, input.shape)
     return weighted[0] if isinstance(weighted, tuple) else weighted  # whose mean is a plain one
 
