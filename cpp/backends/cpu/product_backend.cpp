@@ -81,9 +81,10 @@ double more_us(const Contraction& c, const Device& device) {
   if (!is_half(type)) return 0;
   // 4096 x 1024 by 1024 x 4096 with a gelu, bfloat16, take 1.0 of what they take in float32 on two cores, 512 x 4096 by
   // 4096 x 4096 1.03, 16 rows 1.1.
-  constexpr double kOfFloat32 = 1.05;
+  constexpr double kFloat32Factor = 1.05;
   const double flops = c.flops() * static_cast<double>(c.products.size());
-  return flops * 1e6 * (kOfFloat32 / peak_flops(device, DType::kFloat32, true) - 1 / peak_flops(device, type, true));
+  return flops * 1e6 *
+         (kFloat32Factor / peak_flops(device, DType::kFloat32, true) - 1 / peak_flops(device, type, true));
 }
 
 bool has_product_without_elements(const Candidate& k) {
@@ -128,9 +129,9 @@ class Products final : public Backend {
       // Threads that each have blocks of their own wait for each other once: 4096 x 1024 by 1024 x 4096 takes two of
       // them 0.95 to 1 of what OpenBLAS's threads take together, with what follows it. Few rows make few blocks.
       p.compute_us += more_us(*c, device);
-      constexpr double kOfLibrary = 0.97;
+      constexpr double kLibraryFactor = 0.97;
       constexpr std::int64_t kFewRows = 128;
-      if (c->batches * c->rows >= kFewRows) p.compute_us *= kOfLibrary;
+      if (c->batches * c->rows >= kFewRows) p.compute_us *= kLibraryFactor;
     }
     settle(p);
     return p;
@@ -163,7 +164,7 @@ class Products final : public Backend {
   /// out: torch's takes 0.24 to 0.7 of our time for 128 to 2048 queries.
   static std::optional<double> attention_us(const Candidate& k, const Price& roofline, const Device& device,
                                             bool has_library_form) {
-    constexpr double kOfLibrary = 0.92, kOfPositions = 2.5;
+    constexpr double kLibraryFactor = 0.92, kPositionsFactor = 2.5;
     const auto a = attention_of(k);
     const auto is_position = [&](const Access& read) { return is_of_positions(k.graph, read.base); };
     const auto knows_positions = [&](NodeId n) { return std::ranges::any_of(k.folded.work[at(n)].reads, is_position); };
@@ -171,7 +172,7 @@ class Products final : public Backend {
     if (!a || (has_positions && !has_library_form)) return std::nullopt;
     const DType type = cpu::held(a->scores.products[0].dtype);
     const double scores = static_cast<double>(a->scores.batches) * static_cast<double>(a->scores.rows * a->scores.cols);
-    return (has_positions ? kOfPositions : kOfLibrary) * (a->scores.flops() + a->output.flops()) /
+    return (has_positions ? kPositionsFactor : kLibraryFactor) * (a->scores.flops() + a->output.flops()) /
                peak_flops(device, type, true) * 1e6 +
            beyond_softmax_us(roofline, type, scores, device);
   }

@@ -126,7 +126,7 @@ class AttentionBackend final : public Backend {
                             (efficiency * peak_flops(device, type, true)) * 1e6;
     const double all = static_cast<double>(a->scores.batches) * static_cast<double>(a->scores.rows * a->scores.cols);
     p.compute_us = std::max(plain_us * (scores.plain ? 1.0 : 1.25),
-                            plain_us + kOfMaps * beyond_softmax_us(roofline, scores.type, all, device));
+                            plain_us + kMapsShare * beyond_softmax_us(roofline, scores.type, all, device));
     settle(p, kStartUs);
     return p;
   }
@@ -148,7 +148,7 @@ class AttentionBackend final : public Backend {
  private:
   static constexpr double kStartUs = 3;  ///< of the first loads and the last stores
   /// The share of the maps' time that counts: the rest runs beside the other warpgroup's products.
-  static constexpr double kOfMaps = 0.5;
+  static constexpr double kMapsShare = 0.5;
 
   static codegen::Target target(const Device& device) {
     codegen::Target t;

@@ -181,10 +181,10 @@ class Cudnn final : public Backend {
   /// x 3 on 56 x 56 images 335 of 304 us, 1 x 1 148 of 122), whose memory it reads and writes at 0.7 of the copy's
   /// rate.
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
-    constexpr double kOfLibrary = 0.91, kOfCopy = 0.7;
+    constexpr double kLibraryEfficiency = 0.91, kCopyEfficiency = 0.7;
     Price p = roofline;
-    p.compute_us /= kOfLibrary;
-    p.memory_us /= kOfCopy;
+    p.compute_us /= kLibraryEfficiency;
+    p.memory_us /= kCopyEfficiency;
     std::string why;
     if (const auto r = convolution_recipe(candidate_of(plan, group), why)) {
       for (std::size_t i = 2; i < r->reads.size(); ++i) {  // the library turns the image and the weight, too

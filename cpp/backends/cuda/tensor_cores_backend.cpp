@@ -113,9 +113,9 @@ class TensorCores final : public Backend {
     if (tiles.wait_for_bytes)
       p.memory_us = std::max(p.memory_us, tiles.us);
     else
-      p.compute_us = tiles.us + (all[0].reduces == Reduces::kNothing ? kOfEpilogue * p.vector_us : 0);
+      p.compute_us = tiles.us + (all[0].reduces == Reduces::kNothing ? kEpilogueShare * p.vector_us : 0);
     p.compute_us += branching_us(plan, group, device);
-    p.compute_us += kOfOddRows * odd_rows_us(all, device);
+    p.compute_us += kOddRowsFactor * odd_rows_us(all, device);
     settle(p);
     return p;
   }
@@ -138,16 +138,16 @@ class TensorCores final : public Backend {
  private:
   /// Share of an epilogue's computing that takes time; the rest overlaps with the other warpgroup's products. Gradients
   /// of gelu by erf add 19 of their 44 us to 8192 x 4096 (H200, depth 1024).
-  static constexpr double kOfEpilogue = 0.5;
+  static constexpr double kEpilogueShare = 0.5;
 
   /// An unaligned result is stored element by element, during which no product runs: so many times its bytes at the
   /// bandwidth. 8192 x 50257 of depth 1024 take 2735 us, where 8192 x 50264 take 1142 (H200).
-  static constexpr double kOfOddRows = 8.1;
+  static constexpr double kOddRowsFactor = 8.1;
 
   /// Functions that branch for large or special arguments keep a thread from computing its elements side by side, which
   /// the two warps of a scheduler do not make up for: so many times what they take elsewhere. sin adds 73 us to 2048 x
   /// 4096, power 132 (H200, bfloat16, depth 4096).
-  static constexpr double kOfBranches = 5;
+  static constexpr double kBranchFactor = 5;
 
   static double branching_us(const Plan& plan, const Group& group, const Device& device) {
     double us = 0;
@@ -157,7 +157,7 @@ class TensorCores final : public Backend {
       const bool branches = row.kind == OpKind::kMap && row.cost >= OpCost::kSine && !row.has(kQuick);
       if (branches && is_float(n.dtype)) us += kfusion::us_of(flops_of(plan.graph, id, n.size(), device), device);
     }
-    return kOfBranches * us;
+    return kBranchFactor * us;
   }
 
   static double odd_rows_us(const std::vector<Contraction>& all, const Device& device) {

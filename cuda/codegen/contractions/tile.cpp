@@ -51,7 +51,7 @@ constexpr double kBoxCycles = 0.1;
 /// What the power limit leaves of the clock while tensor cores are busy: 0.79 to 0.82, measured for products from 10^10
 /// to 10^12 operations (H100). Where they wait for bytes the clock stays: 16 rows by 4096 x 4096 take 17.3 us there,
 /// which is 16.8 with all of it and 20.3 with 0.8.
-constexpr double kOfClock = 0.8;
+constexpr double kClockShare = 0.8;
 
 /// Bytes in a cycle that L2 gives to each of so many blocks: the fewer, the more. Measured on an H100 by 4096 x 4096,
 /// in blocks, columns of a turned tile and microseconds: 32, 16, 17.5; 64, 16, 19.5; 64, 32, 21.1; 64, 64, 22.5; 96,
@@ -88,7 +88,7 @@ struct Predicted {
 
   double cycles() const { return rounds * (slices * std::max(products, bytes) + end) + kStartCycles; }
   double peak_cycles() const {
-    return rounds * (slices * std::max(products / kOfClock, bytes) + end / kOfClock) + kStartCycles;
+    return rounds * (slices * std::max(products / kClockShare, bytes) + end / kClockShare) + kStartCycles;
   }
 };
 
@@ -145,7 +145,7 @@ ChosenTile choose_tile(const TileProblem& p, const Target& target) {
       if (!fits(t, p, target)) continue;
       const Predicted c = predicted(t, p, target);
       if (best.cycles == 0 || c.cycles() < best.cycles)
-        best = {t, c.cycles(), c.peak_cycles(), c.bytes > c.products / kOfClock};
+        best = {t, c.cycles(), c.peak_cycles(), c.bytes > c.products / kClockShare};
     }
   };
   if (p.reduces) {

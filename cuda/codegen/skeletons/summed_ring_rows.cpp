@@ -22,8 +22,8 @@ struct SummedRingPolicy {
 
 /// Registers that each lane of so many warps can have. Each quarter of a multiprocessor has its own.
 std::int64_t registers_of(int warps) {
-  constexpr std::int64_t kOfQuarter = 1 << 14, kUnit = 8, kMost = 248;
-  return std::min(kOfQuarter / (divide_up(warps, 4) * kWarp) / kUnit * kUnit, kMost);
+  constexpr std::int64_t kQuarterOfRegisters = 1 << 14, kUnit = 8, kMost = 248;
+  return std::min(kQuarterOfRegisters / (divide_up(warps, 4) * kWarp) / kUnit * kUnit, kMost);
 }
 
 bool reduces(const Kernel& k, int sweep) {
