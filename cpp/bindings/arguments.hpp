@@ -15,7 +15,7 @@ arrays::Result make_result(arrays::Call& call, pybind11::handle out, const array
 ///
 /// Memory of `fresh` results, and any of our own, is ordered on its library's current stream: work on another stream
 /// waits for that one, and that one for the work. Where the library's stream is not known, the call waits for the work.
-/// The same holds for what was enqueued before an exception: memory that is given back then may be used again at once.
+/// It waits for what was enqueued before an exception, too: memory that is given back then may be used again at once.
 template <class Work>
 void in_stream_order(arrays::Call& call, const arrays::Framework& library, Place place, bool fresh, const Work& work) {
   const Memory& its = memory_of(place);

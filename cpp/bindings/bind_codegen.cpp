@@ -139,7 +139,7 @@ py::dict headers() {
   return d;
 }
 
-/// Of the one kernel of a graph of arrays of one axis, whose outputs go to inputs.
+/// The one kernel of a graph of arrays of one axis, whose outputs go to inputs.
 codegen::EachKernel each_kernel(const GraphBuilder& builder, const py::dict& device, const std::vector<int>& targets,
                                 bool aligned) {
   const auto flat = flattened(builder.graph(), kEachElements);
@@ -190,7 +190,7 @@ py::list matrices_of(const Kernel& k) {
 }
 constexpr const char* kMatricesDoc = "(extents, strides in bytes, offset in bytes) of what the copy engine moves.";
 
-/// The same of kernels whose launch depends on nothing that a call brings.
+/// Binds a class of kernels whose launch depends on nothing that a call brings.
 template <class Kernel>
 py::class_<Kernel> kernel_class(py::module_& m, const char* name, const char* doc) {
   py::class_<Kernel> made = text_class<Kernel>(m, name, doc);

@@ -36,9 +36,9 @@ Returns:
     A dict: "graph", the planned graph as Graph.to_dict gives it; "outputs", for each output which node's array it is a
     view of ("base", "offset", "shape", "strides" in elements of the base's C order); "computed", by node the extents in
     which it is stored; "kernels", in the order in which they run: what the fields of a Kernel are, its "text", and
-    "nodes" and "stored", those of the graph. Of a kernel around products that is a Contraction, its epilogue, with "products" and
-    "axes" (batches, rows, columns, depth). Attention has its "scores" so. A kernel without "steps" is another one,
-    which is no loops.
+    "nodes" and "stored", those of the graph. A kernel around products has its Contraction's epilogue here, with
+    "products" and "axes" (batches, rows, columns, depth). Attention has its "scores" so. A kernel without "steps" is
+    another one, which is no loops.
 )";
 
 template <class Items, class Make>

@@ -30,7 +30,7 @@ class ReleaseGil {
   PyThreadState* state_;
 };
 
-/// The same for work that calls check_interrupt(): Ctrl-C ends it.
+/// Releases the GIL for work that calls check_interrupt(): Ctrl-C ends it.
 class Interruptible {
  public:
   Interruptible() : check_([this] { unlocked_.check_signals(); }) {}

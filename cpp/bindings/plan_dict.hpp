@@ -6,7 +6,7 @@
 
 namespace kfusion {
 
-/// The same graph planned twice, counted and priced.
+/// A graph planned fused and unfused, counted and priced.
 struct PricedPlans {
   Plan fused, unfused;
   PlanCost fused_cost, unfused_cost, library_cost;

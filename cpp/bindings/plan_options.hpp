@@ -10,7 +10,7 @@ namespace kfusion {
 /// absent, `executors`. Throws TypeError and ValueError.
 PlanOptions read_options(const pybind11::dict& options, Executors executors);
 
-/// Of a plan that the executors that there are run.
+/// The options of a plan that the existing executors run.
 PlanOptions options_to_run(bool fuse);
 
 /// Throws ValueError for names in `allow` and `forbid` that nothing in a plan's graph has: such a pair would silently

@@ -6,7 +6,7 @@
 
 namespace kfusion {
 
-/// As kfusion.savings returns them; for no ops the first four.
+/// The dict that kfusion.savings returns; for no ops its first four keys.
 pybind11::dict to_dict(const Savings& s, bool no_ops);
 
 }  // namespace kfusion

@@ -31,7 +31,7 @@ py::object foreign_view(const py::module_& library, const View& v) {
 
 py::tuple pair(const std::int64_t (&values)[2]) { return py::make_tuple(values[0], values[1]); }
 
-/// As an object of torch's, for which no handle means a new stream.
+/// The stream as an object of torch's, for which no handle means a new stream.
 py::object torch_stream(py::handle module, Stream stream, int device) {
   if (stream <= 1) return module.attr("default_stream")(device);  // the legacy default stream
   return module.attr("ExternalStream")(stream, py::arg("device") = device);

@@ -4,7 +4,7 @@
 
 namespace kfusion::arrays {
 
-/// As Framework::function_for.
+/// Each framework's function_for().
 LibraryFunction numpy_function_for(const Node& n, Place place);
 LibraryFunction torch_function_for(const Node& n, Place place);
 LibraryFunction cupy_function_for(const Node& n, Place place);

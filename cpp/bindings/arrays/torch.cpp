@@ -106,7 +106,7 @@ dlpack::ExchangeApi* exchange_api(const py::object& torch) {
   return api;
 }
 
-/// Of this thread: results are tensors that torch.empty_strided makes. See `results_by_torch`.
+/// Whether results of this thread are tensors that torch.empty_strided makes. See `results_by_torch`.
 thread_local bool by_torch = false;
 
 class Torch final : public Framework {

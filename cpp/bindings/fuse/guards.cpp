@@ -203,8 +203,8 @@ bool each_entry(PyObject* dict, const Visit& visit, int depth) {
   return each_part(made_by.ptr(), visit, depth);
 }
 
-/// What stands for a value. Of containers that is what they hold, so that no environment keeps a replaced weight alive;
-/// of one that was met before, its number: they may hold one another.
+/// What stands for a value. A container stands for what it holds, so that no environment keeps a replaced weight alive;
+/// one that was met before, for its number, since they may hold one another.
 template <class Visit>
 bool each_part(PyObject* value, const Visit& visit, int depth) {
   if (!value || is_atom(Py_TYPE(value))) return visit(value);
@@ -392,7 +392,7 @@ struct Compare {
   const std::vector<bool>::const_iterator end_counts;
 
   bool operator()(PyObject* object) const { return next != end && (next++)->equals(object); }
-  /// Of a name that is the one that was kept.
+  /// The answer that was kept for this name.
   bool counts(PyObject*, const py::tuple&) const { return next_counts == end_counts || *next_counts++; }
 };
 

@@ -72,7 +72,7 @@ class Guards {
  public:
   static constexpr std::uint64_t kUnknown = 0;
 
-  /// Of the environment that holds now; kUnknown where the function was not traced in it.
+  /// The number of the environment that holds now; kUnknown where the function was not traced in it.
   std::uint64_t number();
 
   /// Makes the present values of a list of `kfusion._graph.guards.Guard` the current environment. Returns whether it

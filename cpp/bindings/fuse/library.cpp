@@ -30,7 +30,7 @@ bool as_wanted(const View& v, const View& wanted) {
          std::equal(v.shape, v.shape + v.ndim, wanted.shape);
 }
 
-/// Of one shape.
+/// Whether two views of one shape have the same strides where these matter.
 bool lies_as(const View& v, const View& wanted) {
   for (int d = 0; d < v.ndim && v.size() > 0; ++d)
     if (v.shape[d] > 1 && v.strides[d] != wanted.strides[d]) return false;
@@ -241,7 +241,7 @@ void CallersLibrary::call(const Node& n, std::span<const LibraryArgument> argume
   const py::object f = inputs_.calls().at(static_cast<std::size_t>(function.number));
   if (py::hasattr(f, "into")) return call_into(f, function.function, given, results, *bridge);
   const py::object computed = f(*given);
-  // Of a form, or of one that says so: a function that gives no view of what it gets.
+  // A form, or a function that says so, gives no view of what it gets.
   const bool is_new = function.kernels_ns >= 0 || py::hasattr(f, "gives_own");
   for (LibraryResult& r : results) {
     const py::object made = computed[py::int_(r.index)];
@@ -249,7 +249,7 @@ void CallersLibrary::call(const Node& n, std::span<const LibraryArgument> argume
   }
 }
 
-/// Of a function that computes only the results that it is asked for, into the arrays that it is given for them, if
+/// Calls a function that computes only the results that it is asked for, into the arrays that it is given for them, if
 /// any.
 void CallersLibrary::call_into(const py::object& f, const std::string& name, const py::list& given,
                                std::span<LibraryResult> results, const arrays::Bridge& bridge) {

@@ -39,7 +39,7 @@ class Signature {
 
   /// `argument` names the value in messages. Throws what borrowing an array throws.
   void add(const char* argument, PyObject* value);
-  /// Likewise, for an argument of a function that reads ints: only where the trace looks at it its value counts.
+  /// Adds an argument of a function that reads ints; an int's value counts only where the trace looks at it.
   void add_unless_int(const char* argument, PyObject* value);
   void add_number(std::uint64_t number) { words_.push_back(number); }
   void add_keyword(PyObject* name, PyObject* value, bool reads_ints);

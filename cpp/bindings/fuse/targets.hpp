@@ -30,7 +30,7 @@ struct Target {
       false;  ///< kernels store there themselves; else they store into other memory, which is copied at the end
 };
 
-/// Of a (number, name, ranges or None, in place).
+/// Reads a target from (number, name, ranges or None, in place).
 Target read_target(py::handle written);
 
 /// The arrays of the targets for one call. Throws TypeError or ValueError where one cannot be written to, or shares

@@ -34,7 +34,7 @@ class Call {
   std::shared_ptr<Places> places_;
 };
 
-/// Of that key; nullptr where there is none.
+/// The call with that key; nullptr where there is none.
 std::shared_ptr<const Call> find_call(std::int64_t key);
 /// Forgets others where there are many: an XLA executable may live as long as it likes, and its calls bring the text
 /// that they are made of.

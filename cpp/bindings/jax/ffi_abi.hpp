@@ -55,7 +55,7 @@ struct Buffer {
   std::int64_t* extents;
 };
 
-/// Of arguments and of results.
+/// The arguments or the results of a call.
 struct Buffers {
   std::size_t struct_size;
   Extension* extensions;

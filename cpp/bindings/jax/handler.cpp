@@ -83,7 +83,7 @@ void require_as_traced(const Buffer& b, const View& v, const char* what) {
   if (!same) throw ValueError(std::string("kfusion: ") + what + " of a custom call is not as it was traced");
 }
 
-/// Of the buffers with elements: nullptr where there is none.
+/// The address of a buffer with elements, nullptr where none has any. Throws where they are not as they were traced.
 const void* require_as_traced(const Buffers& b, const std::vector<View>& views, const char* what) {
   if (!has_all_of(b) || b.size != std::ssize(views))
     throw ValueError(std::string("kfusion: a custom call must have ") + std::to_string(views.size()) + " " + what +

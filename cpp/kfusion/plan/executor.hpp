@@ -54,7 +54,7 @@ class Executor {
   ~Executor() = default;
 };
 
-/// Who is asked. Of those that run a kernel for one price, the first one does.
+/// Executors in order of preference; ties in price go to the first.
 using Executors = std::vector<const Executor*>;
 
 /// Has every pattern everywhere, and no kernels: a plan for which it is asked as well shows what is possible, and may

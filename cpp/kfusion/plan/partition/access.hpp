@@ -43,9 +43,9 @@ bool is_identity(const Access& a);
 std::int64_t distinct_elements(const Access& a);
 /// Extents of 1 dropped, axes that are contiguous in each other merged.
 Access collapsed(const Access& a);
-/// The same elements in the same order under other extents, if strides can express that.
+/// Gives the elements, in their order, other extents, if strides can express that.
 std::optional<Access> reshaped(const Access& a, const Extents& shape);
-/// The same access as a reader of broadcast shape `shape` sees it (NumPy's rule).
+/// The access as a reader of broadcast shape `shape` sees it (NumPy's rule).
 Access broadcast_to(const Access& a, const Extents& shape);
 
 }  // namespace kfusion

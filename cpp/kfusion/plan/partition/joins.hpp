@@ -10,7 +10,7 @@ namespace kfusion {
 
 inline bool is_join(const Node& n) { return kind(n.op) == OpKind::kJoin; }
 
-/// The same graph, whose concatenates join nothing but such nodes, or concatenates that only they read (unless
+/// The graph with concatenates that join nothing but such nodes, or concatenates that only they read (unless
 /// `across_stages`, of their own stage). `g` is simplified: none of its concatenates has one argument.
 Graph with_parts(Graph g, bool across_stages);
 

@@ -265,7 +265,7 @@ std::vector<NodeId> Partition::nodes_of(const std::vector<int>& parts) const {
   return nodes;
 }
 
-/// Of the kernel of both.
+/// Passes of the kernel of both.
 int Partition::passes(int a, int b, const Part& merged) const {
   return count_passes(g_, folded_, nodes_of({a, b}), merged.stores, merged.domain);
 }

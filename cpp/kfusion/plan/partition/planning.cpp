@@ -69,7 +69,7 @@ bool merge_siblings(const Graph& g, Partition& p, std::vector<Neighbours>* apart
   return merged;
 }
 
-/// Of the kernels that compute these nodes, those over one domain: one launch instead of several.
+/// Merges those of the kernels of these nodes that run over one domain: one launch instead of several.
 bool merge_by_domain(const std::vector<NodeId>& nodes, Partition& p) {
   bool merged = false;
   std::map<Extents, int> latest;

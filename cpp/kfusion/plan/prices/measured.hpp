@@ -23,8 +23,8 @@ class Measured {
 /// kernels that are none without the rest of their plan: calls of the library, and those that store into joins.
 std::optional<Graph> alone(const Plan& plan, const Group& group);
 
-/// The same for kernels that do the same in any function: without names, numbers that may change, and places. Empty
-/// where `alone` gives nothing.
+/// A key that kernels share which do the same in any function: without names, numbers that may change, and places.
+/// Empty where `alone` gives nothing.
 std::string key_of(const Plan& plan, const Group& group);
 
 }  // namespace kfusion

@@ -32,7 +32,7 @@ class Pricer {
  public:
   Pricer(const Plan& plan, const Device& device);
 
-  /// Of the kernel that runs after those that were priced before.
+  /// Price of the kernel that runs after those that were priced before.
   Price price(const Group& group, const Traffic& traffic, const std::vector<Read>& reads);
 
  private:

@@ -92,8 +92,8 @@ bool contains(const std::vector<NodeId>& nodes, NodeId n) {
   return std::find(nodes.begin(), nodes.end(), n) != nodes.end();
 }
 
-/// By entry of group.nodes: how many elements of it the kernel computes. Of what is broadcast in it, as many as of what
-/// reads that, but for a row's values, which loops compute once for each row.
+/// By entry of group.nodes: how many elements of it the kernel computes. A broadcast value is computed as often as its
+/// readers, but for a row's values, which loops compute once for each row.
 std::vector<std::int64_t> times_of(const Plan& p, const Group& group, const Device& device) {
   const Graph& g = p.graph;
   Axes reduced = 0;

@@ -49,7 +49,7 @@ struct PlanCost {
 
 /// Linear in nodes and loads.
 PlanCost count(const Plan& plan, const Device& d);
-/// The same without a copy; the plan is another one only while it counts.
+/// count() without a copy: the plan is changed only while it counts.
 PlanCost count_in_place(Plan& plan, const Device& d);
 
 /// The stages of values that a kernel of loops computes more often than they have elements, and hands to what it

@@ -15,7 +15,7 @@ void make_stage_names_unique(Graph& g);
 std::string composite_of(const std::string& stage);
 
 /// By node: an input's name; "result", "result[1]" or a result's key, also for what a result is a view of; "relu" for
-/// what a stage gives, "softmax.exp" for what it passes on inside. Of stages with unique names.
+/// what a stage gives, "softmax.exp" for what it passes on inside. The graph's stages must have unique names.
 std::vector<std::string> value_names(const Graph& g);
 
 /// What PlanOptions::apart calls a product, in whatever way its graph is changed before it is planned: its stage, of

@@ -29,7 +29,7 @@ std::string other_reader(const Graph& g, const Partition& p, NodeId n, NodeId re
   return p.is_output(n) ? "the caller" : "";
 }
 
-/// Of two ops of one call, which op each is.
+/// Labels of two nodes; where they belong to one call, with their ops.
 std::pair<std::string, std::string> two_labels(const Graph& g, NodeId a, NodeId b) {
   const auto of = [&](NodeId n, bool same) {
     return same ? label(g, n) + " (" + std::string(name(g[n].op)) + ")" : label(g, n);
@@ -133,8 +133,8 @@ std::string microseconds(std::int64_t ns) {
   return text;
 }
 
-/// Of a reduction of what another one gives for each row: what loops inside loops would save. Of long rows that is a
-/// launch and next to no bytes.
+/// What a loop inside another would save for a reduction of what another one gives for each row. With long rows that is
+/// a launch and next to no bytes.
 std::string nested_saving(const Case& c) {
   const auto reduces = [&](NodeId n) { return kind(c.graph[n].op) == OpKind::kReduce; };
   if (!reduces(c.producer) || !reduces(c.consumer)) return {};

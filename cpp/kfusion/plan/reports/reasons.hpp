@@ -25,7 +25,7 @@ struct Case {
 /// One sentence: why `producer` and `consumer` are in different kernels.
 std::string sentence(const Case& c);
 
-/// The same for two kernels that read `shared` and do not read each other.
+/// The sentence for two kernels that read `shared` and do not read each other.
 std::string sentence_of_siblings(const Case& c, NodeId shared);
 
 }  // namespace kfusion

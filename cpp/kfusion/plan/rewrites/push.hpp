@@ -1,6 +1,6 @@
 // Joins pushed through their readers: an elementwise operation over a join is a join of that operation over its parts,
-// which read the parts where they are. So that no join is stored that only such operations read. The same for values
-// that are read in slices: each slice is computed where it is read.
+// which read the parts where they are. No join is stored that only such operations read. A value that is read in slices
+// is computed slice by slice, where it is read.
 //
 // Two passes over the graph. `unmerged` moves reshapes that merge a joined axis with others (rotary embeddings of
 // neighbouring pairs) behind the operations that read them, so that these run over the joined axis itself.
@@ -12,8 +12,8 @@
 
 namespace kfusion {
 
-/// The same values; `seeds`, some of cuttable() (tiling.hpp), are those to push. Not simplified. Equal to `g` where
-/// nothing can be pushed.
+/// The graph with `seeds` pushed, some of cuttable() (tiling.hpp). Not simplified. Equal to `g` where nothing can be
+/// pushed.
 Graph pushed(const Graph& g, const std::set<NodeId>& seeds);
 
 struct Unmerged {

@@ -28,7 +28,7 @@ double product_us(const Graph& g, const Node& n, const Device& device) {
   return product_price(p, device).total_us;
 }
 
-/// Of one kernel for each product, and one for the rest, which finds the products in the cache if they are small.
+/// Time of one kernel for each product, and one for the rest, which finds the products in the cache if they are small.
 double us_apart(const Graph& g, const Group& group, const Device& device) {
   double products = 0;
   std::int64_t made = 0, moved = 0;
@@ -53,7 +53,7 @@ double us_apart(const Graph& g, const Group& group, const Device& device) {
          us(made, is_cached ? device.cache_bandwidth : device.bandwidth);
 }
 
-/// Of kernels that do the same: layers of a model, but not a product forward and one of that shape backward.
+/// Kernels that do the same have one kind: layers of a model, but not a product forward and one of that shape backward.
 std::string kind_of(const Graph& g, const Node& product, const Group& group) {
   std::string text = std::string(name(product.dtype)) + shape_text(product.shape);
   for (const NodeId n : group.nodes) text += " " + std::string(name(g[n].op));

@@ -14,9 +14,8 @@ struct SlowProducts {
   double lost_us = 0;
 };
 
-/// Of a plan's kernels that an executor runs (of anyone(): that none runs), the products for which a kernel of the
-/// library each, and one more for the operations, would take less time, by their bytes and operations. What loses most
-/// comes first.
+/// Products in a plan's kernels that `executor` runs (anyone(): that none runs) for which a kernel of the library each,
+/// and one more for the operations, would take less time, by bytes and operations; the largest loss first.
 std::vector<SlowProducts> slow_products(const Plan& plan, const PlanCost& cost, const Executor* executor,
                                         const Device& device);
 
