@@ -252,7 +252,7 @@ def _threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(before[1])
 
 
-_OF_ROWS: tuple[tuple[str, Callable[..., Any], tuple[str, ...], int], ...] = (
+_ROW_CASES: tuple[tuple[str, Callable[..., Any], tuple[str, ...], int], ...] = (
     ("layernorm", _layernorm, ("row", "row"), 5),
     ("rmsnorm", _rmsnorm, ("row",), 5),
     ("softmax", _softmax, (), 5),
@@ -273,7 +273,7 @@ def cases(dtype: str, options: Options) -> Iterator[GradientCase]:
         return
     for rows, cols in _SHAPES[:1] if options.quick else _SHAPES:
         shape = (min(rows, max(1, options.nbytes // (4 * cols))) if options.nbytes else rows), cols
-        for name, function, arguments, arrays in _OF_ROWS:
+        for name, function, arguments, arrays in _ROW_CASES:
             yield GradientCase(name, function, arguments, arrays, shape, dtype)
     images = (2, *_IMAGES[1:2], 4, 4) if options.nbytes else _IMAGES
     for layout in ("torch cpu", "channels last"):

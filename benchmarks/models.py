@@ -19,7 +19,7 @@ from .options import Options
 from .results import Measured, Row, rounded
 
 # By the package that has them; the others are written in model_zoo.py.
-OF_TRANSFORMERS = ("BERT", "GPT-2", "Llama", "Mistral", "Qwen2", "T5", "ViT", "CLIP", "Whisper encoder", "ResNet",
+TRANSFORMERS = ("BERT", "GPT-2", "Llama", "Mistral", "Qwen2", "T5", "ViT", "CLIP", "Whisper encoder", "ResNet",
                    "ConvNeXt")  # fmt: skip
 OWN = ("UNet", "LSTM", "graph layer", "diffusion block")
 PEERS = ("torch", "torch.compile", "torch.compile.max")
@@ -33,7 +33,7 @@ def available() -> tuple[str, ...]:
     """The models whose packages are installed."""
     if importlib.util.find_spec("torch") is None:
         return ()
-    return OF_TRANSFORMERS + OWN if importlib.util.find_spec("transformers") else OWN
+    return TRANSFORMERS + OWN if importlib.util.find_spec("transformers") else OWN
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from kfusion._tracing.trace import trace_with
 torch = pytest.importorskip("torch")
 
 from benchmarks.model_zoo import MODELS, Size, built  # noqa: E402 - needs torch
-from benchmarks.models import OF_TRANSFORMERS, OWN  # noqa: E402
+from benchmarks.models import OWN, TRANSFORMERS  # noqa: E402
 
 NEEDS = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
 NAMES = [pytest.param(name, marks=() if name in OWN else NEEDS) for name in MODELS]
 
 
 def test_every_model_is_measured():
-    assert set(MODELS) == {*OF_TRANSFORMERS, *OWN}
+    assert set(MODELS) == {*TRANSFORMERS, *OWN}
 
 
 @pytest.mark.parametrize("name", NAMES)

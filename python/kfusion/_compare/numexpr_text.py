@@ -17,8 +17,8 @@ _OTHER_ROUNDING = ("floor_divide", "remainder")  # C's, with the first operand's
 _SYMBOLS = {op: symbol for symbol, op in BINARY.values() if op not in _OTHER_ROUNDING}
 _SYMBOLS |= dict(zip(COMPARISONS.values(), ("<", "<=", ">", ">=", "==", "!="), strict=True))
 _SYMBOLS |= {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}
-_OF_DOUBLES = ("rint", "trunc", "sign", "hypot", "copysign")  # of float32 they are float64
-_OF_BOOLS = ("where", "logical_and", "logical_or", "logical_xor")
+_DOUBLE_ONLY = ("rint", "trunc", "sign", "hypot", "copysign")  # of float32 they are float64
+_BOOL_ONLY = ("where", "logical_and", "logical_or", "logical_xor")
 _FORMULAS = {
     "negative": "(-{0})",
     "positive": "{0}",
@@ -102,7 +102,7 @@ def _text(
     node: Mapping[str, Any], arguments: list[str], nodes: Sequence[Mapping[str, Any]], numbers: dict[str, Any]
 ) -> str:
     op, dtypes = node["op"], [nodes[a]["dtype"] for a in node["arguments"]]
-    if (op in _OF_BOOLS and dtypes[0] != "bool") or (op in _OF_DOUBLES and dtypes[0] != "float64"):
+    if (op in _BOOL_ONLY and dtypes[0] != "bool") or (op in _DOUBLE_ONLY and dtypes[0] != "float64"):
         raise TypeError(f"numexpr has no {op} of {dtypes[0]}")
     if op == "broadcast":
         return arguments[0]

@@ -21,7 +21,7 @@ _FEW = 4  # channels of a result below which nothing was gained
 # torch turns weights in C order for such images, in each call: what an element of them costs, where one of an image
 # saves 1. ResNet-50's convolutions of 1 and of 8 images were slower so with more than 0.8 elements of weights for each
 # one of images, and none with less than 0.7 (two threads of a Zen 5).
-_OF_A_WEIGHT = 1.4
+_WEIGHT_COST = 1.4
 _LEAST = 300_000  # elements that a graph must save: less is lost in noise
 _FOLLOWING = (
     "avg_pool2d",
@@ -108,7 +108,7 @@ class _Images:
             self.arguments.append(image)
         if is_first or image in self.last:
             self.last.add(node)
-            self._saved.append(_size(image) + _size(node) - _OF_A_WEIGHT * _size(weight))
+            self._saved.append(_size(image) + _size(node) - _WEIGHT_COST * _size(weight))
         else:
             self._saved.append(0.0)
 
