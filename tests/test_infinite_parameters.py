@@ -50,7 +50,7 @@ CASES = [
 
 
 def value_and_gradient(f, dtype, parameters):
-    """Of all points; the values with and without gradients. None where an error is raised."""
+    """Values with and without gradients, and gradients, at all points; None where an error is raised."""
     x = torch.tensor(POINTS, dtype=dtype)
     try:
         plain = f(x.clone(), *parameters)

@@ -64,7 +64,7 @@ class CudaKernel {
   const std::string& entry() const { return entry_; }  ///< the kernel's extern "C" name
   const Launch& launch() const { return launch_; }
 
-  /// Of a kernel that reduces: whether a thread that stores an element has read all that is read there, and no other
+  /// Whether, in a kernel that reduces, a thread that stores an element has read all that is read there, and no other
   /// thread reads it.
   bool reads_first() const { return reads_first_; }
 

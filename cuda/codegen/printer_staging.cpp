@@ -52,7 +52,7 @@ void Printer::print_packs() {
       "return line;\n  }");
 }
 
-/// Of held operands that a thread copies for itself: see device/tiles.cuh.
+/// Prints held operands that a thread copies for itself: see device/tiles.cuh.
 void Printer::print_slots(const std::vector<int>& loads) {
   Code start, take;
   std::size_t before = 0;
@@ -73,7 +73,7 @@ void Printer::print_slots(const std::vector<int>& loads) {
             "    return v;\n  }");
 }
 
-/// Of operands that a block keeps of its rows: see device/tiles.cuh.
+/// Prints values that a block keeps of its rows: see device/tiles.cuh.
 void Printer::print_row_values() {
   Code keep, kept;
   std::size_t before = 0;
@@ -102,7 +102,7 @@ void Printer::print_planes() {
             body.text() + "    return entry;\n  }");
 }
 
-/// Of held operands that bulk copies can bring: see device/ring.cuh.
+/// Prints held operands that bulk copies can bring: see device/ring.cuh.
 void Printer::print_stages(const std::vector<int>& loads) {
   Code take;
   for (std::size_t n = 0; n < loads.size(); ++n)

@@ -38,7 +38,7 @@ struct Traits {
       false;  ///< what is loaded once too: quicker by 4 percent where nothing is brought to L2 before (H200)
 };
 
-/// Of device::Geometry, all in its order.
+/// The members of device::Geometry, in its order.
 struct Geometry {
   std::int64_t rows = 0, warps = 0, splits = 0, box = 0, ahead = 0;
 };
@@ -74,7 +74,7 @@ struct Skeleton {
   bool workspace = false, standing = false;                          ///< memory that its function takes (Launch)
 };
 
-/// Of a Config with `static std::optional<Config> choose(const Problem&)`.
+/// The skeleton of a Config with `static std::optional<Config> choose(const Problem&)`.
 template <class Config>
 constexpr Skeleton skeleton(const char* name, const char* header, bool workspace = false, bool standing = false) {
   const auto choose = [](const Problem& p) -> std::unique_ptr<const Configuration> {

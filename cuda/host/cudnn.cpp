@@ -301,8 +301,8 @@ class Made final : public Plan {
     kept_.push_back(std::move(what)), kept_.push_back(std::move(operation));
   }
 
-  /// Of the kernels that the heuristics propose the second one: it took 0.80 to 1 of the first one's time for six
-  /// convolutions from 9 x 11 to 56 x 56 pixels (H100, cuDNN 9.19), and never more than 1.03 of the best of eight.
+  /// Tries the second of the kernels that the heuristics propose first: it took 0.80 to 1 of the first one's time for
+  /// six convolutions from 9 x 11 to 56 x 56 pixels (H100, cuDNN 9.19), and never more than 1.03 of the best of eight.
   void choose() {
     constexpr int kMost = 4, kOrder[] = {1, 0, 2, 3};
     const Borrowed borrowed(device_);

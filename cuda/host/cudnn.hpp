@@ -42,7 +42,7 @@ struct Tensor {
   Extents extents, strides;  ///< in elements
 };
 
-/// Of tensors, by their indices.
+/// An operation on tensors, given by their indices.
 struct Operation {
   bool is_convolution = false;  ///< of image x and weight y
   Conv2dAttributes window;

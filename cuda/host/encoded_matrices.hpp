@@ -8,11 +8,11 @@
 
 namespace kfusion::cuda {
 
-/// Of each matrix of a kernel those at the last two addresses: results are made anew while the last ones live, so that
-/// two take turns.
+/// Each matrix of a kernel as encoded for its last two addresses: results are made anew while the last ones live, so
+/// that two take turns.
 class EncodedMatrices {
  public:
-  /// For one launch, whose matrices come in the kernel's order. Of several at once one uses what is kept.
+  /// For one launch, whose matrices come in the kernel's order. When several run at once, one uses what is kept.
   class Launch {
    public:
     Launch(const EncodedMatrices& all, const codegen::EncodeMatrix& encode)

@@ -132,7 +132,7 @@ inline void run_grid(void (*kernel)(const void*), const void* parameters, const 
   for (unsigned first = 0; first < grid[0] * grid[1]; first += blocks) run_together(first);
 }
 
-/// The same place of another block's shared memory.
+/// Where `p` lies in another block's shared memory.
 template <class V>
 V* in_block(V* p, unsigned to) {
   return reinterpret_cast<V*>(shared_of[to] + (reinterpret_cast<char*>(p) - shared));
@@ -149,7 +149,7 @@ void count(Barrier* b, unsigned bytes) {
   const std::uint64_t phases = (b->state >> 32) + (left == 0);
   b->state = phases << 32 | left;
 }
-/// The same of arrivals: those that are missing, above them all of a phase.
+/// Makes a barrier of arrivals: those that are missing, above them all of a phase.
 template <class Barrier>
 void meet(Barrier* b, unsigned arrivals) {
   b->state = arrivals << 16 | arrivals;

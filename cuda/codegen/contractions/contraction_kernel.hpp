@@ -27,7 +27,7 @@ struct BoxedMatrix {
   bool is_bfloat16 = true;
 };
 
-/// Where a launch's arrays lie, as CudaKernel has them; of factors by product. Of contractions beside one another those
+/// Where a launch's arrays lie, as CudaKernel has them; factors by product. With contractions beside one another, those
 /// of the first come first.
 struct ContractionAddresses {
   const std::byte* const* left;
@@ -62,7 +62,7 @@ class ContractionKernel {
   /// epilogue reads and stores. Factors have to.
   ContractionKernel(const Contraction& c, const Target& target, bool aligned)
       : ContractionKernel(std::vector<Contraction>{c}, target, aligned) {}
-  /// Of several beside one another, for which no_tensor_core_kernel() has nothing to say.
+  /// A kernel of several beside one another, where no_tensor_core_kernel() gives no reason against it.
   ContractionKernel(const std::vector<Contraction>& beside, const Target& target, bool aligned);
 
   const std::string& source() const { return source_; }

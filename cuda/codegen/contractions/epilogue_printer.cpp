@@ -102,7 +102,8 @@ void EpiloguePrinter::declare_strides(ParameterList& parameters, const std::stri
     if (a.stride != 0 && a.stride != 1) parameters.number("i64", name + a.suffix, a.stride);
 }
 
-/// Of an element from an operand's first one: "i64(at.row) * p.in_x_0_row + col"; "0" where there is one element.
+/// Offset of an element from an operand's first one: "i64(at.row) * p.in_x_0_row + col"; "0" where there is one
+/// element.
 std::string EpiloguePrinter::offset(const std::string& name, const Operand& o, const std::string& col) const {
   std::string text;
   for (const Along& a : axes_of(o, col)) {
