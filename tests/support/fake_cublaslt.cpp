@@ -38,7 +38,7 @@ std::map<int, std::uint64_t> preferences;  // of the last question
 bool starts = true, knows_epilogues = true, has_kernel = true;
 std::string said;
 
-/// As the library loads what it needs when it needs it: not beside a capture, but in relaxed mode.
+/// The library loads what it needs when it needs it: not beside a capture, but in relaxed mode.
 int loaded() {
   cudaFuncAttributes attributes;
   return cudaFuncGetAttributes(&attributes, nullptr) == cudaSuccess ? 0 : kInvalid;

@@ -39,7 +39,7 @@ int status_of(int what) {
   return status;
 }
 
-/// As the library loads what it needs when it needs it: not beside a capture, but in relaxed mode.
+/// The library loads what it needs when it needs it: not beside a capture, but in relaxed mode.
 int loaded() {
   cudaFuncAttributes attributes;
   return cudaFuncGetAttributes(&attributes, nullptr) == cudaSuccess ? 0 : 5000;

@@ -92,7 +92,7 @@ struct JoinAttributes {
   bool operator==(const JoinAttributes&) const = default;
 };
 struct PartialAttributes {
-  int axes = 1;  ///< as many leading axes are summed
+  int axes = 1;  ///< number of leading axes that are summed
   std::int64_t parts =
       1;  ///< part p has the elements from p * n / parts to (p + 1) * n / parts of the n that they have
   bool operator==(const PartialAttributes&) const = default;
