@@ -6,6 +6,8 @@ import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -15,6 +17,7 @@ import pytest
 import kfusion as kf
 import plans
 import selection
+from gpu_turns import turn
 from kfusion import _core
 from kfusion._tracing import library_checks
 from kinds import FRAMEWORKS, Kind
@@ -41,6 +44,17 @@ def place(request: pytest.FixtureRequest) -> Kind:
     """The CPU and the GPU, each through the kind that needs no other library."""
     request.param.require()
     return request.param
+
+
+@pytest.fixture(autouse=True)
+def gpu_turn(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests of GPUs run beside those of other processes, or alone."""
+    if request.node.get_closest_marker("cuda") is None:
+        yield
+        return
+    alone = request.node.get_closest_marker("alone_on_gpu") is not None
+    with turn(Path(tempfile.gettempdir()) / f"kfusion_gpu_{os.getuid()}", alone=alone):
+        yield
 
 
 @pytest.fixture

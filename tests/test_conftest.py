@@ -1,4 +1,4 @@
-"""Which warnings are no errors; which cases a run takes, and that its seed repeats it."""
+"""Which warnings are no errors; which cases a run takes, and that its seed repeats it; turns on a GPU."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
 import pytest
 
 import selection
+from gpu_turns import turn
 from sweeps import sweep
 
 
@@ -85,3 +87,35 @@ def test_a_run_is_repeated_by_its_seed(tmp_path):
     [seed] = set(re.findall(r"--seed (\d+) repeats it", fresh))
     again = run_pytest(tmp_path, "--seed", seed, "-n0")
     assert re.findall("drew .*", fresh) == re.findall("drew .*", again)
+
+
+def test_turns_on_a_gpu(tmp_path):
+    """Two go together; who wants to be alone waits for them, and is let in before those who come later."""
+    order, together, leave = [], threading.Barrier(3), threading.Event()
+
+    def beside():
+        with turn(tmp_path, alone=False):
+            together.wait(60)
+            leave.wait(60)
+            order.append("beside")
+
+    def entering(name, *, alone):
+        def enter():
+            with turn(tmp_path, alone=alone):
+                order.append(name)
+
+        return threading.Thread(target=enter)
+
+    threads = [threading.Thread(target=beside) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    together.wait(60)
+    for thread in (entering("alone", alone=True), entering("later", alone=False)):
+        thread.start()
+        threads.append(thread)
+        thread.join(0.3)
+        assert thread.is_alive()
+    leave.set()
+    for thread in threads:
+        thread.join(60)
+    assert order == ["beside", "beside", "alone", "later"]

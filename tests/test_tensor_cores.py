@@ -385,6 +385,7 @@ class TestLosses:
 
         check(f, x, w, labels)
 
+    @pytest.mark.alone_on_gpu
     def test_the_logits_are_not_stored(self):
         x, w = draw(2048, 512), draw(32_000, 512, scale=0.1)
         labels = torch.randint(32_000, (2048,), device="cuda")
