@@ -3,8 +3,14 @@ holds what it is to hold."""
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -298,3 +304,31 @@ def test_a_failure_shrinks():
     small = shrunk(NoExponentials(), program, ValueError("an exponential"), 100, thorough=False)
     assert [s.op for s in small.steps] == ["exp"]
     assert len(small.outputs) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_all_processes_and_leaves_a_summary(number, tmp_path):
+    script, summary = Path(__file__).parent / "support" / "random_programs.py", tmp_path / "summary.json"
+    command = [sys.executable, str(script), "--programs", "1000000", "--jobs", "2", "--json", str(summary)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert "seed" in process.stdout.readline()
+        wait_for(lambda: "programs," in process.stdout.readline())  # every ten seconds
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+    assert json.loads(summary.read_text())["programs"] > 0
+    wait_for(lambda: not is_alive(process.pid))
+
+
+def is_alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -3,7 +3,8 @@
     python tests/support/random_programs.py --programs 200000 --jobs 2
 
 Program K of seed S is the same on every machine: `--seed S --only K` checks it again. Failures are shrunk and printed
-as scripts; the exit status is 1 if there are any. `--json FILE` counts what was checked, as far as it came.
+as scripts; the exit status is 1 if there are any. `--json FILE` counts what was checked, as far as it came. Ctrl-C and
+SIGTERM end all processes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from programs.checks import RUNNERS, Runner, TextRunner, error_of, threads
 from programs.drawing import CALL_PROFILES, GRAD_PROFILES, OWN_PROFILES, PROFILES, Profile, Seeded, draw_program
 from programs.program import Program
 
-CHUNK = {"cpu": 100, "text": 20, "gpu": 20, "grad": 50, "calls": 50, "own": 50}
+CHUNK = {"cpu": 100, "text": 20, "gpu": 5, "grad": 50, "calls": 50, "own": 50}
 TRIES = {"cpu": 400, "text": 30, "gpu": 100, "grad": 200, "calls": 200, "own": 200}  # programs that shrinking looks at
 THOROUGH = 10  # one program in so many
 
@@ -296,6 +297,7 @@ def main() -> int:
     chunks = [numbers[i : i + size] for i in range(0, len(numbers), size)]
     kinds: Counter[str] = Counter()
     checked = Checked()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     start = said = time.perf_counter()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, context, signal.signal, (signal.SIGINT, signal.SIG_IGN)) as pool:
@@ -313,6 +315,8 @@ def main() -> int:
                     write(args, facts, checked, said - start)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                process.terminate()
             raise
         finally:
             seconds = time.perf_counter() - start
