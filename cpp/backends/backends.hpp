@@ -13,7 +13,7 @@ Executors possible_executors();
 /// The one of that name; nullptr where there is none.
 const Executor* executor_named(std::string_view name);
 
-/// For plans that are made from now on, before all others. It is never destroyed.
+/// Puts a backend before all others, for plans that are made from now on. It is never destroyed.
 void add_backend(const Backend& backend);
 void remove_backend(const Backend& backend);
 

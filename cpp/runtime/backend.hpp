@@ -24,7 +24,7 @@ struct Frame {
 class ExecutableStep {
  public:
   virtual ~ExecutableStep() = default;
-  /// Once, when all steps of a plan are made and before any runs: waits for what they left to other threads.
+  /// Waits for what steps left to other threads. Called once, when all steps of a plan are made and before any runs.
   virtual void finish() {}
   virtual void run(const Frame& frame) const = 0;
   virtual std::size_t workspace_bytes() const { return 0; }
@@ -113,7 +113,7 @@ class StepRequest {
 
 class Backend : public Executor {
  public:
-  /// For a group that it does not refuse. Throws DeviceError where the place cannot be used.
+  /// Makes the step of a group that it does not refuse. Throws DeviceError where the place cannot be used.
   virtual StepPointer make_step(StepRequest& request) const = 0;
 
   /// Makes a step that runs an elementwise kernel over many sets of arrays; nullptr: it has none.

@@ -39,8 +39,8 @@ class Workspace {
   std::byte* data_ = nullptr;
 };
 
-/// For tests: whether all values between kernels are lent memory, on hosts too, and runs make their results there; by
-/// executables that are made from now on. Off at the start.
+/// Whether executables that are made from now on lend memory to all values between kernels, on hosts too, and make
+/// results there. For tests; off at the start.
 bool lends_everywhere() noexcept;
 void set_lends_everywhere(bool on) noexcept;
 

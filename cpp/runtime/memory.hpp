@@ -23,10 +23,11 @@ struct Memory {
   void (*deallocate)(void* p, std::size_t bytes, int index, Stream stream);  ///< `stream`: on which it was used
   /// An array's, on any thread, also when the process ends. `exported`: others may still use it on streams of theirs.
   void (*deallocate_array)(void* p, std::size_t bytes, int index, bool exported);
-  /// To the system, of what is kept for reuse, where that keeps others from allocating; returns the bytes.
+  /// Gives memory that is kept for reuse back to the system, where that keeps others from allocating; returns the
+  /// bytes.
   std::size_t (*give_back)();
 
-  /// Between this place and the host, or inside it.
+  /// Copies between this place and the host, or inside it.
   void (*copy)(void* to, const void* from, std::size_t bytes, int index, Stream stream);
   void (*fill)(void* p, std::size_t bytes, int index, Stream stream, int value);
   /// Work that is given to `waiter` from now on starts after all that is now on `on`.

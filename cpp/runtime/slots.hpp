@@ -12,7 +12,7 @@ namespace kfusion {
 /// The node that is stored for output `i`: what it is a view of.
 NodeId stored_for(const Plan& plan, std::size_t output);
 
-// In the place of an offset, of a value that lies
+// These stand in the place of an offset, for a value that lies
 inline constexpr std::int64_t kKept = -1;   // in the memory of the library that computes it
 inline constexpr std::int64_t kLent = -2;   // in memory of its own, from the kernel that stores it to the last reader
 inline constexpr std::int64_t kTaken = -3;  // where a kept, lent or donated one lay

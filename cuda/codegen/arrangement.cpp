@@ -82,7 +82,7 @@ void for_each_operand(const Kernel& k, const Do& with) {
   for (const Store& s : k.stores) with(s.to);
 }
 
-/// Not broadcast: as large as the matrix, but for what is reduced.
+/// Whether an operand is not broadcast: as large as the matrix, but for what is reduced.
 bool is_large(const Arrangement& a, const Operand& o) {
   const auto broadcast = [](const Extents& strides) { return std::ranges::count(strides, 0) > 0; };
   return !broadcast(a.inner_of(o)) && (!broadcast(a.outer_of(o)) || a.form == Form::kPointwise);

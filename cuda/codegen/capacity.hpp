@@ -44,7 +44,7 @@ std::int64_t row_bytes(const Problem& p);
 /// Registers of a thread that the sums of one vector's columns take, in bytes.
 std::int64_t sum_bytes(const Kernel& k, const Arrangement& a);
 
-/// By load: it varies along the lanes.
+/// By load: whether it varies along the lanes.
 std::vector<bool> element_loads(const Kernel& k, const Arrangement& a);
 
 /// Whether sweeps load more than what is held: weights, and the like.
@@ -71,7 +71,7 @@ std::int64_t plane_bytes(const Arrangement& a, const Traits& traits);
 
 // ---- partial results ------------------------------------------------------------------------------------------------
 
-/// At least as much as the partial results of a sweep take, and as one of a column does.
+/// Upper bounds for the bytes of a sweep's partial results, and of a column's.
 std::int64_t partial_bound(const Kernel& k);
 std::int64_t column_bound(const Kernel& k);
 

@@ -53,7 +53,7 @@ std::string Printer::iota(const Step& s, const std::string& inner) const {
   return "convert<" + compute_type(s.dtype) + ">(" + text + ")";
 }
 
-/// For place == position: the element of a vector of which it is true. Nothing for other steps.
+/// Which element of a vector makes place == position true; nothing for other steps.
 std::string Printer::which_of_vector(int i) const {
   const Step& equal = step(i);
   if (columns() || a_.inner.size() != 1 || equal.is.place < 0) return "";
@@ -265,7 +265,7 @@ void Printer::open_sweep(const std::string& what, int sweep) {
             "& part" + (columns() && what == "sweep" ? ", Crossed" + n + "& crossed" : "") + ") const {");
 }
 
-/// Once per vector, so that an element is compared with a number of the text.
+/// Prints that once per vector, so that an element is compared with a number of the text.
 void Printer::print_which(int sweep) {
   for (const int i : element_steps(k_, sweep))
     if (const std::string own = which_of_vector(i); !own.empty())

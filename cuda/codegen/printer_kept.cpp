@@ -37,7 +37,7 @@ void Printer::print_keep() {
   out_.line("held.shift = " + partial(kept_.first) + ".largest;");
 }
 
-/// By which a vector's exponentials are brought from the thread's maximum to the row's, and divided.
+/// Prints the factor that brings a vector's exponentials from the thread's maximum to the row's, and divides them.
 void Printer::print_factor(int sweep) {
   if (!has_kept(sweep)) return;
   const std::string factor = "Shifted<" + type_of(kept_.of.exp) +

@@ -20,7 +20,7 @@ bool is_general(std::int64_t stride) { return stride != 0 && stride != 1; }
 
 }  // namespace
 
-/// From the names of values, made identifiers and unique.
+/// Names operands after their values, as unique identifiers.
 Printer::Names Printer::operand_names(const char* prefix, const std::vector<const Operand*>& operands) const {
   Names names;
   std::set<std::string> used;

@@ -5,7 +5,7 @@
 
 namespace kfusion::device {
 
-/// In shared memory: counts the bytes of copies and messages that end, phase after phase.
+/// A barrier in shared memory, which counts the bytes of copies and messages that end, phase after phase.
 struct alignas(8) Barrier {
   u64 state;
 };
@@ -68,7 +68,8 @@ KF_DEVICE void expect(Barrier* b, u32 bytes) {
       "@!done bra again; }" ::"r"(shared_address(b)), \
       "r"(parity)                                     \
       : "memory")
-/// Until the phase of this parity (0, 1, 0, ...) has ended: of copies, of arrivals, or of messages from other blocks.
+/// Waits until the phase of this parity (0, 1, 0, ...) has ended: of copies, of arrivals, or of messages from other
+/// blocks.
 KF_DEVICE void wait_for_copies(Barrier* b, u32 parity) { KF_WAIT(".shared::cta"); }
 KF_DEVICE void wait_for_all(Barrier* b, u32 parity) { KF_WAIT(".shared::cta"); }
 KF_DEVICE void wait_for_messages(Barrier* b, u32 parity) { KF_WAIT(".acquire.cluster.shared::cta"); }

@@ -106,7 +106,7 @@ struct Stored {
       if (lane == 0) move_boxes(g, s, group, rank, cluster, clusters, 0);
   }
 
-  /// By a warp where columns are summed, else by one thread.
+  /// Moves boxes. A warp does this where columns are summed, else one thread.
   static KF_DEVICE void move_boxes(const Given& g, const SharedMemory& s, int group, int rank, int cluster,
                                    int clusters, int lane) {
     Walk now{cluster, 0}, ahead{cluster, 0};

@@ -65,7 +65,7 @@ struct Centred {
     mean = centre;
     n = all.n;
   }
-  /// Not a number around a mean that is none.
+  /// The sum of squared distances; NaN where the mean is.
   KF_DEVICE A squares() const { return m2 + (mean - mean); }
 };
 
@@ -117,7 +117,7 @@ struct Shifted {
     sum = across(sum * scale(largest, both), [](A a, A b) { return a + b; });
     largest = both;
   }
-  /// Not a number where the largest is infinite, as value - largest is none.
+  /// The sum; NaN where the largest is infinite, as value - largest is.
   KF_DEVICE A total() const { return sum + (largest - largest); }
 };
 

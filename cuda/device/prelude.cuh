@@ -164,8 +164,8 @@ KF_DEVICE void store_relaxed(u64* p, u64 word) {
 
 // ---- kernels of a stream, one after the other (compute capability 9) ------------------------------------------------
 
-/// In a kernel whose launch may start early (codegen::Launch): until those before it have ended, and all sees what they
-/// wrote.
+/// Waits, in a kernel whose launch may start early (codegen::Launch), until those before it have ended and all sees
+/// what they wrote.
 KF_DEVICE void wait_for_earlier_kernels() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

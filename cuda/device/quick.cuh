@@ -36,7 +36,7 @@ KF_DEVICE double quick_exp(double x) { return exp(x); }
 /// 1 / (1 + exp(-x)) to 2^-21 + |x| 2^-24 of itself.
 KF_DEVICE float quick_sigmoid(float x) { return quick_reciprocal(1.0f + quick_exp(-x)); }
 
-/// To 2^-18 of itself: 1 - 2 / (1 + exp(2 x)), and near 0, where that cancels, x - x^3 / 3 + 2 x^5 / 15.
+/// tanh(x) to 2^-18 of itself: 1 - 2 / (1 + exp(2 x)), and near 0, where that cancels, x - x^3 / 3 + 2 x^5 / 15.
 KF_DEVICE float quick_tanh(float x) {
   const float square = x * x;
   const float near = x * fmaf(square, fmaf(square, 2.0f / 15, -1.0f / 3), 1.0f);
@@ -49,9 +49,9 @@ KF_DEVICE float quick_one_plus_tanh(float x) {
   return quick_reciprocal(fmaf(0.5f, quick_exp2(-2 * kLog2OfE * x), 0.5f));
 }
 
-/// To 5e-7, and near 0 to 2^-15 of itself, there by 2 / sqrt(pi) (x - x^3 / 3). Source: Abramowitz and Stegun, Handbook
-/// of Mathematical Functions, 7.1.26. Where 1 is added to a result near -1, as GELU does, that is an error of the sum:
-/// below about -4, where GELU itself is less than 2e-4, it is more than the rounding of a half type.
+/// erf(x) to 5e-7, and near 0 to 2^-15 of itself, there by 2 / sqrt(pi) (x - x^3 / 3). Source: Abramowitz and Stegun,
+/// Handbook of Mathematical Functions, 7.1.26. Where 1 is added to a result near -1, as GELU does, that is an error of
+/// the sum: below about -4, where GELU itself is less than 2e-4, it is more than the rounding of a half type.
 KF_DEVICE float quick_erf(float x) {
   const float square = x * x, near = x * fmaf(square, -0.376126389f, 1.128379167f);
   const float t = quick_reciprocal(fmaf(0.3275911f, fabs(x), 1.0f));
@@ -93,7 +93,7 @@ KF_DEVICE T quotient(T x, const Divisor<T>& by) {
   return size > kLow && fabs(scaled) > kLow && size < kHigh ? refined : q;
 }
 
-/// For half types: divisor and reciprocal are brought near 1 by a power of two where they are far from it.
+/// A divisor for half types: it and its reciprocal are brought near 1 by a power of two where they are far from it.
 template <class T>
 struct QuickDivisor {
   T scale, r;

@@ -108,7 +108,7 @@ struct Stages {
 #pragma unroll 1
     for (int i = 0; i < kCount; ++i) make_meeting(begun + i, 1), make_meeting(left + i, kRing.warps);
   }
-  /// For one thread: `first`: of the row's vectors.
+  /// Asks for vectors of a row from number `first` on. One thread calls it.
   KF_DEVICE void ask(const F& f, const typename F::Line& line, int first, int i) const {
     const i64 all = (f.elements(line) + F::kWidth - 1) / F::kWidth;
     const int some = static_cast<int>(minimum<i64>(maximum<i64>(all - first, 0), kVectors));

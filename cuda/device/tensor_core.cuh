@@ -43,7 +43,7 @@ KF_DEVICE void barrier_wait(u32 barrier, u32 parity) {
                  : "r"(barrier), "r"(parity)
                  : "memory");
 }
-/// Without an order of memory: shared memory of a block is there before, or not used after.
+/// Meets the cluster without an order of memory: shared memory of a block is there before, or not used after.
 KF_DEVICE void cluster_meet() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
@@ -114,7 +114,7 @@ KF_DEVICE void store_matrices(u32 to, const u32 (&r)[4]) {
 
 KF_DEVICE void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 KF_DEVICE void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-/// Until no more than `kPending` groups of the latest products are on their way.
+/// Waits until no more than `kPending` groups of the latest products are in flight.
 template <int kPending = 0>
 KF_DEVICE void products_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");

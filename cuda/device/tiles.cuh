@@ -224,7 +224,7 @@ class TileRing {
     const int stage = (first_ + s) % kStages;
     return (stage * kRows + u) * threads() + static_cast<int>(threadIdx.y) * kAcross + static_cast<int>(threadIdx.x);
   }
-  /// Into the stage of segment `place_of` of this tile.
+  /// Asks for a segment of a tile, into the stage of segment `place_of` of this tile.
   KF_DEVICE void ask(i64 tile, int segment, int place_of) const {
     if (tile < tiles_) {
       const auto at = place(tile);

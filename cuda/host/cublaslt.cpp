@@ -63,7 +63,7 @@ bool bind_lt(void* library, F*& function, const char* name) {
   return function != nullptr;
 }
 
-/// Without functions where there is no library, or one that lacks some of them.
+/// Loads the library's functions; none where there is no library, or one that lacks some of them.
 LtApi load_lt() {
   void* const library = compiler::nvidia_library("cublasLt", "cublas");
   LtApi a{};

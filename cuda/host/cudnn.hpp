@@ -13,7 +13,7 @@ namespace kfusion::cudnn {
 
 using cuda::Stream;
 
-/// With the numbers of cudnnPointwiseMode_t. Its maximum and minimum are not among them: they drop NaN (9.19).
+/// Maps, with the numbers of cudnnPointwiseMode_t. Its maximum and minimum are not among them: they drop NaN (9.19).
 enum class Map : int {
   kAdd = 0,
   kMultiply = 1,

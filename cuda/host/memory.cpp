@@ -294,8 +294,8 @@ std::byte* Standing::kept(std::size_t bytes, int device, Stream stream) {
 void wait(Stream waiter, Stream on, int device) {
   if (waiter == on) return;
   const UseDevice use(device);
-  // Into or out of a graph that is being captured there is no order: its work runs when somebody launches it, and that
-  // somebody orders the launches.
+  // Nothing orders work inside a graph that is being captured with work outside: it runs when somebody launches the
+  // graph, and they order the launches.
   if (capturing(waiter) != capturing(on)) return;
   cudaEvent_t event;
   check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");

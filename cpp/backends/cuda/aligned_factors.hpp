@@ -21,7 +21,7 @@ class AlignedFactors {
   void add(const Factor& f, const Contraction& c, std::int64_t extent);
 
   std::size_t size() const { return copies_.size(); }
-  /// With the kernel's.
+  /// Bytes of workspace, the kernel's included.
   std::size_t workspace_bytes() const { return end_; }
 
   /// Copies factor `i` of `array`, unless the copy engine can read it there, and lets `array` point to where it would

@@ -100,11 +100,11 @@ class AttentionBackend final : public Backend {
     return codegen::no_attention_kernel(k);
   }
 
-  /// By the rate of a multiprocessor that multiplies, measured (b4 h16 s4096, H100): of the peak 0.55 for heads of 64
-  /// numbers, 0.72 for 128, 0.78 for more; scores that are computed of more than the product take 1.25 of the time.
-  /// A mask of positions that leaves half of the scores out takes 0.62 of the time, and more with fewer keys, since
-  /// blocks on the diagonal are computed whole. The price ignores a bias that comes by boxes, which may make blocks of
-  /// keys smaller.
+  /// The price follows the measured rate of a multiprocessor that multiplies (b4 h16 s4096, H100): 0.55 of the peak for
+  /// heads of 64 numbers, 0.72 for 128, 0.78 for more; scores that are computed of more than the product take 1.25 of
+  /// the time. A mask of positions that leaves half of the scores out takes 0.62 of the time, and more with fewer keys,
+  /// since blocks on the diagonal are computed whole. The price ignores a bias that comes by boxes, which may make
+  /// blocks of keys smaller.
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
     const Candidate k = candidate_of(plan, group);
     const auto a = attention_of(k);

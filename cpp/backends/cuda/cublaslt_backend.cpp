@@ -149,7 +149,7 @@ class CublasLt final : public Backend {
   /// unless it is clearly faster.
   static constexpr double kBesideOurs = 1.1;
 
-  /// Into a slice of a join, say.
+  /// Whether results are stored as rows that are contiguous and aligned, for example into a slice of a join.
   static bool stores_rows(const Access& to, const Contraction& c) {
     const auto seen = reshaped(to, {c.batches, c.rows, c.cols});
     if (!seen) return false;

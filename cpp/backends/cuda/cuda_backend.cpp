@@ -78,8 +78,8 @@ class Tables {
   };
   using Iterator = std::vector<Sent>::iterator;
 
-  /// In the place of the table that was not used for longest: the stream's own by then is read, another's is kept until
-  /// the device was waited for.
+  /// Sends a table, in the place of the one that was not used for longest. The stream has read its own by then;
+  /// another's is kept until the device was waited for.
   Iterator send(const std::vector<std::byte>& bytes, std::uint64_t number, int device, Stream stream) {
     const auto is_own = [&](const Sent& s) { return s.stream == number; };
     const bool full = std::ranges::count_if(sent_, is_own) >= kMostOfStream;

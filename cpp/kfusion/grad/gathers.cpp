@@ -86,7 +86,7 @@ void Backward::of_attention(NodeId id) {
   call_library(n, {"attention", {number}, {}, {}}, std::move(arguments), "torch.attention_backward", 0, {0, 2, 1, 3});
 }
 
-/// Whose gradient computes its inside again, and stores none of it.
+/// The form whose gradient computes its inside again, and stores none of it.
 std::optional<LibraryForm> Backward::form_of(NodeId result) const {
   const Graph& g = b_.graph();
   if (g[result].library != Library::kTorch) return std::nullopt;

@@ -20,7 +20,7 @@ void require_node(const Graph& g, NodeId id) {
 /// "layernorm.mean": "layernorm_backward.mean", so that it belongs to a composite of its own.
 std::string backward_of(std::string name) { return name.insert(std::min(name.find('.'), name.size()), "_backward"); }
 
-/// In which what is made of cotangents is marked.
+/// Marks what is made of cotangents while it lives.
 class Gradients {
  public:
   Gradients(GraphBuilder& graph, const NodeIds& cotangents) : graph_(graph) { graph_.begin_gradients(cotangents); }

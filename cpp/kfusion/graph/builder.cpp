@@ -50,7 +50,7 @@ void require_text(const char* what, const std::string& text) {
                      to_string(text.size()));
 }
 
-/// At most kMaxTextBytes of UTF-8, whole characters.
+/// Shortens a text to at most kMaxTextBytes of UTF-8, whole characters.
 std::string shortened(std::string text) {
   if (text.size() <= kMaxTextBytes) return text;
   std::size_t end = kMaxTextBytes;

@@ -58,7 +58,7 @@ class GraphBuilder {
   NodeId take(NodeId x, NodeId indices, int axis, bool nonnegative = false);
   /// x and indices have as many axes; all but `axis` broadcast.
   NodeId take_along_axis(NodeId x, NodeId indices, int axis, bool nonnegative = false);
-  /// At least one part, all of one shape but for `axis`. Promotes and casts as a map does.
+  /// Joins at least one part, all of one shape but for `axis`. Promotes and casts as a map does.
   NodeId concatenate(NodeIds parts, int axis);
 
   struct ResultType {

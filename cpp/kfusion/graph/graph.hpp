@@ -163,7 +163,7 @@ struct Graph {
   const T& attributes(NodeId id) const {
     return std::get<T>((*this)[id].attributes);
   }
-  /// Without the forms. Stages by name: their sources may differ.
+  /// Compares all but the forms. Stages are compared by name: their sources may differ.
   bool operator==(const Graph& other) const;
 };
 

@@ -32,7 +32,7 @@ class Rewriter {
     to_.nodes.reserve(from_.nodes.size() + 1);  // one is tried
   }
 
-  /// Without the dead nodes. `rewrites`: also simplify what stays.
+  /// Removes dead nodes. `rewrites`: also simplifies what stays.
   Graph run(bool rewrites) {
     const std::vector<bool> live = live_nodes(from_);
     std::vector<NodeId> where(from_.nodes.size(), -1);

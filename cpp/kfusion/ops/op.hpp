@@ -131,7 +131,7 @@ std::vector<std::string_view> names_of_facts(int facts);  ///< "commutes", ...
 /// What reducing nothing gives; 0 where that is an error, and for other ops.
 double value_of_nothing(Op op);
 
-/// By name or other name.
+/// Finds an op by its name or another name.
 std::optional<Op> op_named(std::string_view text);
 
 }  // namespace kfusion

@@ -32,7 +32,7 @@ class Reader {
 
   bool is_minus_infinity(int i) const { return number_of(k_, i) == -std::numeric_limits<double>::infinity(); }
   bool is_zero(int i) const { return number_of(k_, i) == 0.0; }
-  /// By which order stays as it is, and nothing overflows that would not.
+  /// Whether the step is a factor that keeps the order of scores and makes nothing overflow.
   bool is_factor(int i) const {
     const auto n = number_of(k_, i);
     return n && *n > 1e-30 && *n < 1e30;

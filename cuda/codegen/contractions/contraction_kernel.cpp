@@ -305,7 +305,7 @@ class ContractionKernel::Maker {
 
   const Tile& tile() const { return k_.tile_; }
   bool is_beside() const { return all_.size() > 1; }
-  /// At a place of a tile: Stored::kBoxes.
+  /// Boxes at a place of a tile: Stored::kBoxes.
   std::size_t boxes() const { return std::max({boxes_[0].operands.size(), boxes_[0].results.size(), std::size_t{1}}); }
   bool is_apart() const { return !problem_.apart.empty(); }
   int out_columns() const { return tile().cols / problem_.products; }  ///< of a tile

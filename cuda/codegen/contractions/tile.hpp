@@ -49,7 +49,7 @@ struct ChosenTile {
 };
 ChosenTile choose_tile(const TileProblem& p, const Target& target);
 
-/// Into how many parts the columns are cut where rows are reduced, so that blocks have equally much to do.
+/// Number of parts that the columns are cut into where rows are reduced, so that blocks have equally much to do.
 int reduced_parts(const TileProblem& p, const Tile& tile, const Target& target);
 
 }  // namespace kfusion::codegen

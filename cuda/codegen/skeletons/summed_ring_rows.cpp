@@ -32,14 +32,14 @@ bool reduces(const Kernel& k, int sweep) {
   return false;
 }
 
-/// How many sweeps have something to tell: all, or all but the last. 0: others have nothing.
+/// Number of sweeps that exchange partial results: all, or all but the last. 0 where other sweeps have none.
 int reducing(const Kernel& k) {
   int count = 0;
   while (count < k.paired.sweeps && reduces(k, count)) ++count;
   return count + 1 < k.paired.sweeps ? 0 : count;
 }
 
-/// All that bulk copies can bring of rows: what one sweep alone reads, too.
+/// By load: whether bulk copies bring it, also where one sweep alone reads it.
 std::vector<bool> copied(const Problem& p) {
   std::vector<bool> held = p.held;
   for (std::size_t i = 0; i < held.size(); ++i) {
@@ -49,7 +49,7 @@ std::vector<bool> copied(const Problem& p) {
   return held;
 }
 
-/// At least as much as all values of a row take: of those that others are divided by, what makes that quick, too.
+/// Upper bound for the bytes of a row's values, with what makes divisions by them quick.
 std::int64_t value_bound(const Kernel& k) {
   std::int64_t bytes = 0;
   for (const Step& s : k.steps)
@@ -78,7 +78,7 @@ struct SummedRingRows : Configuration {
     return {};
   }
 
-  /// With so many blocks and vectors: finds the others.
+  /// Whether a shape with so many blocks and vectors fits; finds its other members.
   bool fits(const Problem& p) {
     using Policy = SummedRingPolicy;
     segments = divide_up(vectors_of(p.a), std::int64_t{kWarp} * Policy::kSegmentVectors * blocks);

@@ -44,7 +44,7 @@ struct StreamPolicy {
 
 bool stores_only_rows(const Kernel& k) { return std::ranges::count(k.paired.stored, -1) == std::ssize(k.stores); }
 
-/// Beyond exponentials, which take few registers.
+/// Whether it has functions beyond exponentials, which take few registers.
 bool has_functions(const Kernel& k) {
   return std::ranges::any_of(
       k.steps, [](const Step& s) { return s.kind == StepKind::kMap && info(s.op).cost > OpCost::kExponential; });

@@ -43,7 +43,7 @@ struct TilesPolicy {
       {64, 512, 1, 1, 8, 4, 5},    //  4096: without clusters
       {64, 512, 1, 1, 4, 4, 4},    //  2048: with less shared memory
   };
-  /// Without stages: of what threads cannot copy.
+  /// Shapes without stages, for what threads cannot copy.
   static constexpr TileShape kDirect[] = {
       {512, 128, 4, 1, 4, 4, 0}, {512, 256, 2, 1, 4, 4, 0}, {256, 256, 2, 1, 4, 4, 0}, {128, 256, 2, 1, 4, 4, 0},
       {128, 512, 1, 1, 4, 4, 0}, {128, 512, 1, 2, 4, 4, 0}, {128, 512, 1, 4, 4, 4, 0}, {128, 512, 1, 8, 4, 4, 0},
