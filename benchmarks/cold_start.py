@@ -38,7 +38,7 @@ class FirstCall:
 
     @property
     def title(self) -> str:
-        """In one line."""
+        """The case in one line."""
         return f"first call of {self.name}, {'x'.join(map(str, self.shape))}"
 
     def measure(self, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:

@@ -141,7 +141,7 @@ def _version(model: Any, version: str) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _cold() -> Iterator[None]:
-    """Without what former processes and versions left on disk: kernels of ours, and inductor's."""
+    """Hides what former processes and versions left on disk: kernels of ours, and inductor's."""
     import torch._inductor.config
     from torch._inductor import utils
 

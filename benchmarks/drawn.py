@@ -100,7 +100,7 @@ def texts() -> list[tuple[Kind, str]]:
 
 
 def _drawn(text: str, draw: random.Random) -> str:
-    """With a chain of functions in the place of each `F()` and `C()`, the innermost first."""
+    """Puts a chain of functions in the place of each `F()` and `C()`, the innermost first."""
     while (chain := re.search(r"\b([FC])\((?=((?:[^()]|\([^()]*\))*)\))", text)) is not None:
         inner, most = chain[2], 3 if chain[1] == "F" else _STEPS
         for _ in range(draw.randint(1, most)):

@@ -116,7 +116,7 @@ class GradientCase:
 
     @property
     def title(self) -> str:
-        """In one line."""
+        """The case in one line."""
         last = ", channels last" if self._is_last else ""
         return f"{self.name}, {' x '.join(map(str, self.shape))} {self.dtype}{last}"
 

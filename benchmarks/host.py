@@ -41,7 +41,7 @@ class HostCase:
 
     @property
     def title(self) -> str:
-        """In one line."""
+        """The case in one line."""
         return f"{self.name}, {'x'.join(map(str, self.shape))}, {self.library}"
 
     def measure(self, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:

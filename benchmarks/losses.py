@@ -204,7 +204,7 @@ class LossCase:
 
     @property
     def title(self) -> str:
-        """In one line."""
+        """The case in one line."""
         return f"{self.name}, {' x '.join(map(str, self.shape))} {self.dtype}"
 
     def measure(self, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:

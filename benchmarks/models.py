@@ -53,7 +53,7 @@ class ModelCase:
 
     @property
     def title(self) -> str:
-        """In one line."""
+        """The case in one line."""
         return f"{self.name}, {self.dtype}"
 
     def measure(self, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:
@@ -95,7 +95,7 @@ class ModelCase:
     def _checked(
         self, runs: dict[str, Callable[..., Any]], given: dict[str, Any], options: Options, report: _timing.Progress
     ) -> tuple[dict[str, float], dict[str, int | None], list[str]]:
-        """By version the error against float64, and the bytes that it holds after a call; notes on who was left out."""
+        """Errors against float64 and bytes held after a call, by version; notes on who was left out."""
         import torch
 
         exact_model, exact_given = self._built(options.device, torch.float64)

@@ -41,7 +41,7 @@ class OptimizerCase:
 
     @property
     def title(self) -> str:
-        """In one line."""
+        """The case in one line."""
         return f"{self.name}, a GPT's parameters, {self.dtype}"
 
     def measure(self, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:

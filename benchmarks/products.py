@@ -45,7 +45,7 @@ class ProductCase:
 
     @property
     def title(self) -> str:
-        """In one line."""
+        """The case in one line."""
         return f"{self.name}, {'x'.join(map(str, self.shape))} {self.dtype}"
 
     def measure(self, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:
@@ -94,7 +94,7 @@ class ProductCase:
     def _checked(
         self, runs: dict[str, Callable[[], Any]], arguments: tuple[Any, ...], report: _timing.Progress
     ) -> tuple[dict[str, float], list[str]]:
-        """By version the error against float64; notes on who was left out."""
+        """Errors against float64 by version; notes on who was left out."""
         import torch
 
         report(0.0, f"{self.title}: checking")

@@ -190,5 +190,5 @@ def row_of(
 
 
 def rounded(value: float) -> float:
-    """To the digits that a measurement has."""
+    """Rounds to the digits that a measurement has."""
     return float(f"{value:.{_DIGITS}g}")

@@ -56,7 +56,7 @@ class Job(Protocol):
 
     @property
     def title(self) -> str:
-        """In one line."""
+        """The case in one line."""
         ...
 
     def measure(self, inputs: Inputs, options: Options, report: _timing.Progress) -> Measured:

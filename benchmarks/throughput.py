@@ -49,7 +49,7 @@ class Case:
 
     @property
     def title(self) -> str:
-        """In one line."""
+        """The case in one line."""
         layout = "" if self.layout == "dense" else f" {self.layout}"
         return f"{self.name}, {'x'.join(map(str, self.shape))} {self.dtype}{layout}"
 

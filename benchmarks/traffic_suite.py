@@ -33,7 +33,7 @@ class Case(NamedTuple):
         return self.target.rpartition(":")[2].removeprefix("fused_")
 
     def request(self, cols: int, dtype: str, nbytes: int) -> Request:
-        """At least `nbytes` of matrices."""
+        """A request for matrices of at least `nbytes`."""
         rows = -(-nbytes // (self.matrices * cols * ITEM_BYTES[dtype]))
         specs = {
             "x": Spec((rows, cols), dtype),

@@ -140,7 +140,7 @@ def _placed(made: Callable[[], Any], like: Any) -> Any:
 
 
 def _steps(module: Any, given: Any, g: Any, wanted: list[Any]) -> dict[str, Run]:
-    """By version: what a module gives, and gradients for g of its result."""
+    """Runs by version, which give a module's result and gradients for g of it."""
 
     def of(function: Any) -> Run:
         def run() -> Any:

@@ -87,7 +87,7 @@ def _parameters(written: str) -> list[inspect.Parameter]:
 
 
 def _split(written: str) -> list[str]:
-    """At the commas that stand in no brackets."""
+    """Splits at the commas that stand in no brackets."""
     parts, depth = [""], 0
     for letter in written:
         depth += (letter in "[(") - (letter in "])")

@@ -276,7 +276,7 @@ class FusedFunction(_core.FusedCallable):
         shapes: Sequence[Shape],
         alike: Alike | None,
     ) -> calls.Prepared:
-        """By a trace of calls that are alike but for sizes, or by tracing this one."""
+        """Traces this call, or plays a trace of calls that are alike but for sizes."""
         _times.refresh()
         if alike is not None and (known := alike.prepared(shapes)) is not None:
             return known

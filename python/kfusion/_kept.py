@@ -41,7 +41,7 @@ class KeptValue:
 
     @property
     def why(self) -> str:
-        """In words."""
+        """The reason in words."""
         if self.role == "argument":
             return "an argument: only read"
         if self.role == "result":

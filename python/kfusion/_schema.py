@@ -47,7 +47,7 @@ def from_plain(kind: type[T], value: Any, who: str) -> T:
 
 @contextlib.contextmanager
 def collector_paused() -> Iterator[None]:
-    """For reading a large record: many small values, none of them garbage, among which cycles would be looked for."""
+    """Pauses the collector while a large record is read: many small values, none of them garbage."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

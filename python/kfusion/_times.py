@@ -98,7 +98,7 @@ def _state(file: Path | None) -> Any:
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
-    """By device and key."""
+    """The times by device and key."""
     try:
         if hasattr(os, "getuid") and os.stat(file).st_uid != os.getuid():
             raise ValueError("it belongs to another user")

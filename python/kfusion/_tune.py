@@ -136,7 +136,7 @@ def _fused(function: Any) -> tuple[FusedFunction, tuple[Any, ...]]:
 
 
 def _library(inputs: Iterable[Any], graph: Any) -> str:
-    """Whose arrays the function has: "numpy", "torch", ..."""
+    """The library whose arrays the function has: "numpy", "torch", ..."""
     for i in inputs:
         if i.array is not None and hasattr(i.array, "shape"):
             found = _arrays.kind(i.array)

@@ -99,7 +99,7 @@ def _planned(
 
 
 def _natives(trace: Trace, library: Library, nodes: Any) -> dict[int, _Planned]:
-    """By the node that they compute; of one result: the outermost call."""
+    """Planned calls by the node that they compute; for one result, the outermost call."""
     found = {call.result: _native(call, library, nodes) for call in trace.calls if call.name in library.natives}
     return {result: native for result, native in found.items() if native}
 

@@ -43,7 +43,7 @@ def versions_of(f: Any) -> Versions:
 
 
 def costs(plan: Plan, copied_bytes: int) -> Mapping[str, Cost]:
-    """By name of the version, as the plan counts them."""
+    """Costs by the version's name, as the plan counts them."""
     totals = {"fused": plan.fused, "unfused": plan.unfused}
     moved = {name: Cost(total.launches, total.issued.total) for name, total in totals.items()}
     return moved | {"copy": Cost(1, copied_bytes)}

@@ -225,7 +225,7 @@ def _from_entry(entry: Mapping[str, Any]) -> Device:
 
 
 def key_of(name: str) -> str:
-    """Without case, spaces, punctuation and the vendor's names."""
+    """The name without case, spaces, punctuation and the vendor's names."""
     return re.sub("[^a-z0-9]", "", _VENDORS.sub("", name.lower()))
 
 

@@ -160,7 +160,7 @@ def _is_result(value: Any) -> bool:
 
 
 def _labelled(operands: Operands) -> dict[int, Any]:
-    """By the number of an array what is known of it, where it has labels."""
+    """What is known of arrays with labels, by their numbers."""
     found = {}
     for k, (name, x) in enumerate(zip(operands.names, operands.arrays, strict=True)):
         if (library := _library(x)) is not None:

@@ -25,7 +25,7 @@ def alone() -> Iterator[None]:
 
 
 def _forget() -> None:
-    """In a forked child, where nobody ends what other threads do."""
+    """Forgets them in a forked child, where nobody ends what other threads do."""
     global _lock
     _lock = threading.RLock()
 

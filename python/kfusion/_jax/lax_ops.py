@@ -153,7 +153,7 @@ def _clamp(least: Any, x: Any, most: Any, **_: Any) -> Any:
 
 
 def _abs(x: Any, **_: Any) -> Any:
-    """With the gradient 1 at 0, and of NaN."""
+    """|x| with the gradient 1 at 0, and of NaN."""
     if x._dtype not in FLOATS:
         return p.absolute(x)
     return p.where(p.less(x, 0), p.negative(x), x + 0.0)  # 0 of -0

@@ -116,7 +116,7 @@ ad.primitive_transposes[linear_p] = _transpose
 
 
 def _moved(arrays: Sequence[Any], axes: Sequence[Any]) -> tuple[list[Any], int]:
-    """With the mapped axis in front, and its extent."""
+    """The arrays with the mapped axis in front, and its extent."""
     size = next(a.shape[d] for a, d in zip(arrays, axes, strict=True) if d is not None)
     return [a if d is None else jax.numpy.moveaxis(a, d, 0) for a, d in zip(arrays, axes, strict=True)], size
 

@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """In order; `inputs` and `outputs` are nodes."""
+    """Steps in order; `inputs` and `outputs` are nodes."""
 
     steps: list[Step]
     inputs: list[int]

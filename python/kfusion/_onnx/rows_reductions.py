@@ -158,7 +158,7 @@ def _layer_normalization(at: Any, node: Any, x: Any, weight: Any, bias: Any = No
 
 
 def _wide(x: Any) -> Any:
-    """In the dtype of the statistics, float32."""
+    """Converts x to the dtype of the statistics, float32."""
     return kf.astype(x, "float32") if x._dtype != "float32" else x
 
 

@@ -115,7 +115,7 @@ def taken(x: Any, name: str) -> Any:
 
 
 def library_of(arrays: Iterable[Any]) -> str:
-    """Whose arrays results are: torch's, another library's on GPUs, else NumPy's."""
+    """The library that results are arrays of: torch, another one on GPUs, else NumPy."""
     kinds = [_arrays.kind(a) for a in arrays if is_tensor(a) or (is_array(a) and _arrays.on_cuda(a))]
     return "torch" if "torch" in kinds else next(iter(kinds), "numpy")
 

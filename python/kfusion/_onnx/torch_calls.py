@@ -333,7 +333,7 @@ def _cast(node: Node, x: Any) -> Function | None:
 
 @_rule("MatMulInteger")
 def _matmul_integer(node: Node, x: Any, y: Any, *zeros: Any) -> Function | None:
-    """By float64, which holds the sums exactly."""
+    """Multiplies in float64, which holds the sums exactly."""
     if shape_of(x)[-1] > _MOST_SUMMED or any(z is not None and len(shape_of(z)) for z in zeros):
         return None
     t = tensors.torch()

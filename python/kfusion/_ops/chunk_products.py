@@ -173,7 +173,7 @@ def _addswide_of(torch: Any) -> bool:
 
 
 def _plain(torch: Any) -> Any:
-    """Without gradients and autocast."""
+    """A context without gradients and autocast."""
     stack = contextlib.ExitStack()
     stack.enter_context(torch.no_grad())
     for kind in ("cpu", "cuda"):

@@ -169,7 +169,7 @@ def expand_dims(x: Array, axis: int | tuple[int, ...]) -> Array:
 
 @composite
 def squeeze(x: Array, axis: int | tuple[int, ...] | None = None) -> Array:
-    """Without axes of extent 1.
+    """x without axes of extent 1.
 
     Args:
         x: array of any dtype.

@@ -154,5 +154,5 @@ def _is_bias(load: Load) -> bool:
 
 
 def _computing(ops: Iterable[str]) -> list[str]:
-    """Without what only moves or rounds."""
+    """The ops without those that only move or round."""
     return [op for op in ops if op not in ("cast", "reshape", "transpose", "broadcast", "slice", "concatenate")]

@@ -113,7 +113,7 @@ def _recorded(
 
 
 def _made_by_torch(run: Run) -> Run:
-    """With results whose memory is torch's in every way: the trees free it themselves."""
+    """A run whose results have memory that is torch's in every way: the trees free it themselves."""
 
     def made(arguments: list[Any]) -> Any:
         before = _core.results_by_torch(True)

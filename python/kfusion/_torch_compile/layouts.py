@@ -128,7 +128,7 @@ def _is_convolution(node: Any) -> bool:
 
 
 def _lies_last(node: Any) -> bool:
-    """By sizes as they were when torch looked at them: a question to torch would be a guard."""
+    """Looks at sizes as they were when torch looked at them: a question to torch would be a guard."""
     return int(fx_graphs.known(node.meta["val"].stride()[1])) == 1 and _shape(node)[1] > 1
 
 

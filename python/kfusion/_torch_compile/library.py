@@ -87,7 +87,7 @@ def _register(kernel: Callable[..., Any]) -> None:
 
 
 def _parameters(kernel: Callable[..., Any]) -> list[inspect.Parameter]:
-    """In the schema's order: torch has no tensors by keyword alone."""
+    """The parameters in the schema's order: torch has no tensors by keyword alone."""
     return sorted(inspect.signature(kernel).parameters.values(), key=_is_keyword)
 
 

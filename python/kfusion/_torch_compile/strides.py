@@ -85,7 +85,7 @@ class _Sizes:
         self._of = functools.lru_cache(maxsize=64)(self._evaluated)
 
     def values(self, given: Mapping[Any, Any]) -> Mapping[Any, int | None]:
-        """By expression; None where one is made of sizes that no argument has."""
+        """The values by expression; None where one is made of sizes that no argument has."""
         return self._of(*[int(given[n]) if axis is None else given[n].shape[axis] for n, axis in self._from])
 
     def _evaluated(self, *sizes: int) -> dict[Any, int | None]:

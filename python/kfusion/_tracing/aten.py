@@ -211,7 +211,7 @@ def _mutating(op: Any, name: str, args: Any, kwargs: Any) -> Any:
 
 
 def _as_function(op: Any, name: str, args: Any, kwargs: Any) -> Any:
-    """By the rule: torch's function of that name."""
+    """Applies the rule: torch's function of that name."""
     plain = name if name in FUNCTIONS else name.removesuffix("_copy").removeprefix("special_").removeprefix("linalg_")
     given = _arguments(op, plain, args, kwargs) if plain in FUNCTIONS else None
     if given is None:

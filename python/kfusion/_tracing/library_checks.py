@@ -221,7 +221,7 @@ def _apart(leaf: Any) -> Any:
 
 
 def _strides(x: Any) -> list[int]:
-    """In elements."""
+    """Strides in elements."""
     return list(x.stride()) if hasattr(x, "untyped_storage") else [s // x.itemsize for s in x.strides]
 
 

@@ -242,7 +242,7 @@ def _clamp(input: Any, min: Any = None, max: Any = None) -> Any:
 
 
 def _bounded(x: Any, low: Any, high: Any) -> Any:
-    """With one bound: at the bound the gradient is x's, and nobody's where either is NaN."""
+    """Clamps to one bound: at the bound the gradient is x's, and nobody's where either is NaN."""
     bound = low if high is None else high
     beyond, inside = (p.less, p.greater_equal) if high is None else (p.greater, p.less_equal)
     return p.where(beyond(x, bound), bound, p.where(inside(x, bound), x, constant(p.clip(x, low, high))))

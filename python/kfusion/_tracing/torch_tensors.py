@@ -95,7 +95,7 @@ class _WhileTracing:
                 self._end()
 
     def _forget(self) -> None:
-        """In a forked child, where nobody ends the traces of other threads."""
+        """Forgets them in a forked child, where nobody ends the traces of other threads."""
         if self._traces > 0:
             self._end()
         self._lock, self._traces = threading.Lock(), 0

@@ -65,7 +65,7 @@ def _checkpointed(torch: Any, tracer: Tracer, run: Any, preserve: Any, *args: An
 
 
 def _called(torch: Any, tracer: Tracer, function: Any, args: Sequence[Any]) -> Any:
-    """By traces of both passes. Where they fail, and where gradients have gradients, by a call of the library."""
+    """Calls it by traces of both passes; by the library where these fail, and where gradients have gradients."""
     before = tracer.effects
     given = [_as_value(tracer, a) for a in args]
     failed: Exception | None = None
