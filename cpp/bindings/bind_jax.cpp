@@ -57,7 +57,7 @@ py::capsule handler(int minor) {
   return py::capsule(reinterpret_cast<void*>(&ffi::run_custom_call), "xla._CUSTOM_CALL_TARGET");
 }
 
-/// Without the library's functions, which are Python's.
+/// Reads options, without the library's functions, which are Python's.
 PlanOptions options_of(const py::dict& options) {
   PlanOptions read = read_options(options, available_executors());
   if (read.beyond_executors())

@@ -6,7 +6,7 @@
 
 namespace kfusion {
 
-/// From the dict that kfusion.Device.to_dict() gives, whose values that class has checked. Other keys are ignored.
+/// Reads the dict that kfusion.Device.to_dict() gives, whose values that class has checked. Other keys are ignored.
 Device read_device(const pybind11::dict& fields);
 
 }  // namespace kfusion

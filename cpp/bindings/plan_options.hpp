@@ -6,7 +6,7 @@
 
 namespace kfusion {
 
-/// From a dict with any of "fuse", "allow", "forbid", "max_inputs", "max_outputs" and "executors"; where that is
+/// Reads a dict with any of "fuse", "allow", "forbid", "max_inputs", "max_outputs" and "executors"; where that is
 /// absent, `executors`. Throws TypeError and ValueError.
 PlanOptions read_options(const pybind11::dict& options, Executors executors);
 

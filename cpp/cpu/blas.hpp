@@ -19,8 +19,8 @@ class Blas {
   /// OpenBLAS; nullptr where this process has none that this knows. It may come later.
   static const Blas* loaded();
 
-  /// For a call, asked by its own thread: of torch's arrays torch's MKL, where it has one, so that products take no
-  /// longer than torch's own. Else OpenBLAS, which must be `loaded`.
+  /// The BLAS of a call, asked by its own thread: torch's MKL for torch's arrays, where it has one, so that products
+  /// take no longer than torch's own; else OpenBLAS, which must be `loaded`.
   static const Blas& of_call();
 
   /// Whether it reads such a factor of `outer_extent` by `depth_extent` elements in place.

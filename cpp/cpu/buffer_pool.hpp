@@ -23,7 +23,7 @@ void pool_free(void* p, std::size_t bytes) noexcept;  ///< `bytes` as given to p
 
 inline constexpr int kPoison = 0xAB;  ///< a byte: of any float dtype a small negative number
 
-/// For tests: working memory holds kPoison first, so that what is read of it before it is written is seen.
+/// Fills working memory with kPoison first, so that tests see what is read before it is written.
 void set_poisons_buffers(bool on) noexcept;
 void poison_buffer(void* p, std::size_t bytes) noexcept;  ///< where that is on
 

@@ -16,7 +16,7 @@ const bool watched [[maybe_unused]] = [] {
   return true;
 }();
 
-/// By the name that GCC's runtime, LLVM's and Intel's have for it, in whatever torch was linked with.
+/// Finds it by the name that GCC's, LLVM's and Intel's runtimes have for it, in whatever torch was linked with.
 ParallelRegion find_in_torch() {
   void* const torch = loaded_library("libtorch_cpu.so");
   return torch ? reinterpret_cast<ParallelRegion>(find_symbol(torch, "GOMP_parallel")) : nullptr;

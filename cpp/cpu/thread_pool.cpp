@@ -89,8 +89,8 @@ class ThreadPool {
     }
   }
 
-  /// Not again while workers are on their way: it costs the caller some 10 us, and no job waits for a worker that has
-  /// not come.
+  /// Wakes workers, but not while some are on their way: it costs the caller some 10 us, and no job waits for a worker
+  /// that has not come.
   void wake() {
     if (sleepers_.load() == 0 || waking_.exchange(true)) return;
     {

@@ -15,7 +15,7 @@ const VectorLibm& vector_libm(int vector_bytes);
 /// What vector_libm() gives where they are used, also where they are not.
 const VectorLibm& vector_libm_of_system(int vector_bytes);
 
-/// For tests: whether they are used where the system has them (as at the start).
+/// Says whether they are used where the system has them (as at the start), for tests.
 void use_vector_libm(bool on);
 
 }  // namespace kfusion::cpu

@@ -23,7 +23,8 @@ namespace kfusion::arrays {
 namespace py = pybind11;
 class Framework;
 
-/// Whose array an object is. Libraries of which nothing is known but DLPack or the CUDA array interface are kOther.
+/// The library that an array belongs to. Libraries of which nothing is known but DLPack or the CUDA array interface are
+/// kOther.
 enum class ArrayLibrary : std::uint8_t { kNumpy, kTorch, kCupy, kJax, kOwn, kOther };
 
 /// What a node computes of arrays of the library's: written to `out`, where that is an array, else a new array. Called
@@ -181,7 +182,8 @@ struct DlpackExtras {
   std::uint64_t (*mode)() = nullptr;                                    ///< as in Framework
   LibraryFunction (*function_for)(const Node&, Place place) = nullptr;  ///< as in Framework
 };
-/// For every other type with __dlpack__; `from_dlpack` makes results, None: our own array on devices, NumPy's on hosts.
+/// The framework of any other type with __dlpack__; `from_dlpack` makes results, None: our own array on devices,
+/// NumPy's on hosts.
 std::unique_ptr<Framework> dlpack_framework(std::string name, py::object from_dlpack, const DlpackExtras& extras = {});
 
 }  // namespace kfusion::arrays

@@ -12,9 +12,9 @@ void fill_view(const Call& call, const char* argument, const dlpack::Tensor& t, 
 /// `v` as a DLPack tensor that points to `v`'s extents, C order (`strides` is NULL).
 dlpack::Tensor prototype(const View& v);
 
-/// For numbers that graphs have no dtype for: the dtype that their memory is shown in, complex ones as pairs of floats
-/// along a last axis more. Returns DLPack's type of theirs, 0 for numbers of ours, which stay as they are.
-/// `shape` and `strides` are room for those.
+/// Shows numbers that graphs have no dtype for in another one, complex numbers as pairs of floats along a last axis
+/// more. Returns DLPack's type of theirs, 0 for numbers of ours, which stay as they are. `shape` and `strides` are room
+/// for those.
 std::uint16_t show_stored(dlpack::Tensor& t, std::int64_t* shape, std::int64_t* strides);
 
 /// Calls object.__dlpack__ (versioned first, so that read-only arrays come; `stream` empty on the CPU), takes the

@@ -124,7 +124,7 @@ class FusedCallable {
   py::object finish(const Request& r, Ready& ready, const Inputs& inputs);
   static py::object returned(const Entry& entry, Objects objects, const Arrays& targets);
   py::object finish_into(const Request& r, Ready& ready, const Inputs& inputs);
-  /// For arrays that kernels cannot write to: through fresh ones, by an entry of its own.
+  /// Writes to arrays that kernels cannot write to: through fresh ones, by an entry of its own.
   void compute_and_copy(const Request& r);
   /// The entry of the signature, if there is one that holds.
   std::shared_ptr<const Entry> found_unchanged(const Request& r);
@@ -146,7 +146,7 @@ class FusedCallable {
   std::shared_ptr<const Entry> prepare(const Request& r, const Arrays& outs, bool numbers);
   /// What is known of calls that differ from this one in extents only; None where that is of the past.
   py::object found_alike(const Request& r);
-  /// With the layouts of the arrays to write into, and again without those that kernels must not store into.
+  /// Compiles with the layouts of the arrays to write into, and again without those that kernels must not store into.
   void compile(Entry& entry, const Graph& graph, const Device& device, const Inputs& inputs, const Goals& goals) const;
 
   std::string name_;

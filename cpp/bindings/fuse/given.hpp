@@ -34,7 +34,7 @@ class Given {
   PyObject* out() const { return out_; }        ///< nullptr where it is None or absent
   PyObject* stream() const { return stream_; }  ///< likewise
 
-  /// For Python: those of the function itself.
+  /// The function's own arguments, for Python.
   py::tuple args() const;
   py::dict kwargs() const;
 

@@ -17,9 +17,9 @@ namespace kfusion::fuse {
 
 class Inputs;
 
-/// By the functions of the call's arrays (arrays/library_functions.hpp), else by NumPy's. What neither has runs through
-/// the reference interpreter on hosts; on devices it throws DeviceError. Made and destroyed with the GIL, works
-/// without.
+/// Computes by the functions of the call's arrays (arrays/library_functions.hpp), else by NumPy's. What neither has
+/// runs through the reference interpreter on hosts; on devices it throws DeviceError. Made and destroyed with the GIL,
+/// works without.
 class CallersLibrary final : public LibraryFunctions {
  public:
   /// `results`: of the call; those that are `fresh` may become what the library has made. Those without memory are made
@@ -45,7 +45,7 @@ class CallersLibrary final : public LibraryFunctions {
 
   class Order;
 
-  /// By the product of the arguments transposed, which a kernel transposes back.
+  /// Computes the product of the arguments transposed, which a kernel transposes back.
   void compute_turned(const Node& n, std::span<const LibraryArgument> arguments, LibraryResult& result,
                       const arrays::Bridge& bridge, Stream stream);
   void call_into(const arrays::py::object& f, const std::string& name, const arrays::py::list& given,

@@ -31,7 +31,7 @@ class Scalars {
   /// Puts what each call draws among the parameters that evaluate() has made.
   void draw(std::pmr::vector<double>& room) const;
 
-  /// For Python's collector of cycles.
+  /// Appends what it owns, for Python's collector of cycles.
   void append_owned(std::vector<PyObject*>& to) const;
 
  private:

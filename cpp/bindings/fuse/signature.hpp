@@ -70,7 +70,7 @@ class Signature {
   bool has_plain() const { return has_plain_; }
   std::uint64_t hash() const;
 
-  /// For whatever lives as long as the call and is made with the signature.
+  /// Memory for whatever lives as long as the call and is made with the signature.
   std::pmr::memory_resource* memory() { return &resource_; }
 
   const std::pmr::vector<std::uint64_t>& words() const { return words_; }

@@ -53,7 +53,7 @@ class Remembered {
   /// Whether it is that object, or a number or text of that type and value.
   bool equals(PyObject* object) const { return is(object) || (!weak_ && held_ && object && is_same_value(object)); }
   bool is_dead() const { return weak_ && !referent(held_); }
-  /// For Python's collector of cycles: the object, or its weak reference.
+  /// The object, or its weak reference, for Python's collector of cycles.
   PyObject* held() const { return held_.ptr(); }
 
  private:

@@ -10,7 +10,7 @@ using Steps = std::vector<bool>;
 
 const Step& step_of(const Kernel& k, int s) { return k.steps[static_cast<std::size_t>(s)]; }
 
-/// From its extreme to its position, without these, its elements and its places.
+/// Steps from a search's extreme to its position, without these, its elements and its places.
 Steps steps_between(const Kernel& k, const Search& search) {
   Steps all(k.steps.size(), false);
   all[static_cast<std::size_t>(search.reduction)] = true;

@@ -203,7 +203,7 @@ class ColumnsText {
 
   // ---- both ----
 
-  /// From where on stores of whole registers go past the caches: all rows of a store lie alike to lines (ColumnJobs).
+  /// Where stores of whole registers begin to go past the caches: all rows of a store lie alike to lines (ColumnJobs).
   std::optional<Number> aligned(const std::vector<Place>& stores) {
     std::vector<const Place*> along;
     for (const Place& p : stores)

@@ -87,7 +87,7 @@ std::string printable(std::string_view name) {
   return text;
 }
 
-/// Not in memory: how functions are unwound (none throws), and notes to a linker.
+/// Whether a section is loaded. How functions are unwound (none throws) and notes to a linker are not.
 bool is_needed(std::string_view section) { return !section.starts_with(".eh_frame") && !section.starts_with(".note"); }
 
 }  // namespace

@@ -29,7 +29,7 @@ class GeneratedKernel {
   void compile(bool stream) const;
   std::int64_t work(std::int64_t elements) const;
 
-  /// In LLVM's language, of large arrays those past the caches.
+  /// The text in LLVM's language; that of stores past the caches for large arrays.
   std::string source() const;
 
  private:

@@ -16,7 +16,7 @@ bool takes_whole_rows(const Kernel& k) {
   return !form.across && !form.in_pieces && k.parts() == 0 && !has_short_runs;
 }
 
-/// In which link each step is computed.
+/// Which link computes each step.
 class Cut {
  public:
   static constexpr int kEach = -1;  ///< in each that needs it

@@ -79,8 +79,8 @@ std::string convert_name(const char* op, const char* from, const std::string& x,
 /// Whether there are instructions for float16.
 bool has_half() { return target().avx2 || target().neon; }
 
-/// Without such instructions. A subnormal's implicit one is added as exponent and taken off again as a number, so that
-/// no subnormal float is ever an operand.
+/// Converts without such instructions. A subnormal's implicit one is added as exponent and taken off again as a number,
+/// so that no subnormal float is ever an operand.
 FloatVec float_of_half_bits(const Int32Vec& half) {
   const Int32Vec magnitude = (half & Int32Vec(0x7fff)) << 13, exponent = half & Int32Vec(0x7c00);
   const FloatVec one = FloatVec::bits(Int32Vec(113 << 23));

@@ -22,7 +22,7 @@ struct Value {
 constexpr DType compute_dtype(DType t) { return is_half(t) ? DType::kFloat32 : t; }
 /// LLVM's scalar types: "float", "double", "i1", "i32", "i64".
 const char* compute_type(DType t);
-/// In memory: half types are "i16", bools "i8".
+/// A type as it lies in memory: half types are "i16", bools "i8".
 const char* memory_type(DType t);
 
 /// A constant, as a number.
@@ -42,7 +42,7 @@ Value apply_quick(Op op, const Value& x);
 /// Applies an op to several registers: a core then has independent instructions at hand in long functions.
 std::vector<Value> apply(Op op, DType type, std::span<const std::vector<Value>> arguments);
 
-/// To another dtype, by the rules of reference/elements.hpp; to a half type: rounded to it, held as float32.
+/// Converts to another dtype, by the rules of reference/elements.hpp; a half type is rounded to, and held as float32.
 Value cast(const Value& x, DType from, DType to);
 
 /// Takes a register or a number as it lies in memory: its name has memory_type(memory).

@@ -126,7 +126,7 @@ std::string RowReduction::accumulator_of(const Value& x) const {
   return is_float(held_) ? emit("fadd " + lane_ + " " + number + ", 0.0") : number;
 }
 
-/// In pairs.
+/// Combines all values in pairs.
 std::string RowReduction::fold(std::vector<std::string> all,
                                const std::function<std::string(std::string, std::string)>& both) const {
   for (; all.size() > 1; all.resize(all.size() / 2))

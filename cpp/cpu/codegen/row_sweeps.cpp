@@ -86,7 +86,7 @@ void RowSweeps::chunks(Sweep& s, const Span& span, Carry& carry) {
   });
 }
 
-/// By the first registers, or where there is less by the first elements alone.
+/// Takes pivots from the first registers, or where there is less from the first elements alone.
 Carry RowSweeps::pivots(const Sweep& s, const Span& span) {
   Carry all;
   for (std::size_t k = 0; k < s.moments.size(); ++k) all.push_back({vector_of("float"), splat("float", "0.0")});

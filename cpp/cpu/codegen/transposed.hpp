@@ -13,7 +13,7 @@ class Transposed {
       : form_(form), at_(at), place_(place), scratch_(scratch), count_(count) {}
 
   const Place& place() const { return place_; }
-  /// From element to element in scratch memory.
+  /// Bytes from element to element in scratch memory.
   std::int64_t step() const { return std::int64_t{form_.lanes} * form_.registers * place_.item; }
   /// Element 0 of what would be row 0, for a part whose first row is the first in scratch memory.
   Pointer row(const Part& part) const { return scratch_ + (Number(0) - part.first * place_.item); }

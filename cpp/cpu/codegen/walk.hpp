@@ -6,7 +6,7 @@
 
 namespace kfusion::cpu::ir {
 
-/// From which element on all dense stores of these are aligned; the end where that is never.
+/// The first element from which all dense stores of these are aligned; the end where there is none.
 Number first_aligned(const std::vector<const Place*>& stores, const Addresses& at, const Number& begin,
                      const Number& end);
 

@@ -50,7 +50,7 @@ void for_operands(Kernel& k, const Visit& visit) {
   for (Store& s : k.stores) visit(s.to);
 }
 
-/// Without axes of one element, and neighbours merged where all operands allow it.
+/// Drops axes of one element, and merges neighbours where all operands allow it.
 void tidy(Kernel& k, Extents Kernel::* extents, Extents Operand::* strides) {
   Extents& e = k.*extents;
   const auto erase = [&](std::size_t axis) {

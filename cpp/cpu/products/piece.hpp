@@ -18,7 +18,7 @@ struct Block {
 /// The extents that blocks of `step` have along an axis: that, and what is left at the end.
 std::vector<std::int64_t> block_extents(std::int64_t extent, std::int64_t step);
 
-/// In which products are computed: half types in float32.
+/// The type that products are computed in: float32 for half types.
 constexpr DType held(DType t) { return is_half(t) ? DType::kFloat32 : t; }
 
 /// A job (job.hpp) that takes as long as so many operations of products.
@@ -54,7 +54,7 @@ Piece whole_piece(const Contraction& c, const Block& block);
 /// The reductions of a block that has a part of what is reduced.
 Piece partial_piece(const Contraction& c, const Block& block);
 
-/// From the partial results of `parts` blocks to the stores: `block` as that of each part.
+/// The piece from the partial results of `parts` blocks to the stores; `block`: as that of each part.
 Piece combining_piece(const Contraction& c, const Block& block, std::int64_t parts);
 
 /// Attention's scores (lower/attention.hpp) on a block of queries and keys: products 0 and 1 are the scores' products

@@ -20,7 +20,7 @@ Cut cut_of(const Contraction& c);
 
 class ProductKernel {
  public:
-  /// For factors and products of floats, all of one dtype, with elements. Half types are computed in float32.
+  /// Factors and products must be floats of one dtype, with elements. Half types are computed in float32.
   explicit ProductKernel(Contraction c);
   ProductKernel(ProductKernel&&) noexcept;
   ~ProductKernel();

@@ -35,7 +35,7 @@ class Panels {
 
 class WideProduct {
  public:
-  /// For products of these extents, in any combination.
+  /// Prepares products of these extents, in any combination.
   WideProduct(const Side& left, const Side& right, const std::vector<std::int64_t>& rows,
               const std::vector<std::int64_t>& cols, const std::vector<std::int64_t>& depths);
 
@@ -52,7 +52,7 @@ class WideProduct {
   std::int64_t left_bytes_ = 0, right_bytes_ = 0;  ///< of the largest panels
 };
 
-/// For any of them.
+/// Scratch memory that suffices for any of them.
 std::size_t scratch_bytes(const std::vector<WideProduct>& products);
 
 }  // namespace kfusion::cpu

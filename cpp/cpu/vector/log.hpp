@@ -84,7 +84,7 @@ inline Vec<T> log(Vec<T> x) {
   return with_special_logarithms(x, log_of(k, m - Vec<T>(1)));
 }
 
-/// To a base given by the logarithms of 2 and e, each in two parts: k high is exact.
+/// The base of a logarithm, given by those of 2 and e, each in two parts: k high is exact.
 struct LogBase {
   double high, low, e_high, e_low;
 };

@@ -9,7 +9,7 @@
 namespace kfusion::cpu::ir {
 namespace {
 
-/// Beyond it, n is no longer exact enough; such elements go through libm.
+/// The largest angle for which n is exact enough; elements beyond it go through libm.
 constexpr float kLargeAngle = 0x1p17f;
 constexpr double kTwoOverPi = 0.63661977236758134308;
 
@@ -43,7 +43,7 @@ inline FloatVec where_large(FloatVec x, const F& f, FloatVec y) {
 inline FloatVec sin(FloatVec x) { return where_large(x, sin_of_large, select(x == FloatVec(0), x, sine_from(x, 0))); }
 inline FloatVec cos(FloatVec x) { return where_large(x, cos_of_large, sine_from(x, 1)); }
 
-/// In double precision, as in wide.hpp.
+/// The tangent in double precision, as in wide.hpp.
 inline DoubleVec tan_of(DoubleVec x) {
   const auto n = rounded(mad(x, DoubleVec(kTwoOverPi), DoubleVec(Exponent<double>::kRounder)));
   const DoubleVec r = mad(n.n, DoubleVec(-0x1.0b4611a6p-34), mad(n.n, DoubleVec(-0x1.921fb544p0), x));

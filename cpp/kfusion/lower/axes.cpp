@@ -71,8 +71,8 @@ class Sorting {
     return best;
   }
 
-  /// By the first operand that varies along both and tells them apart. That is no total order, so that axes are
-  /// inserted one by one, from the inside, up to the first that belongs outside.
+  /// Inserts an axis by the first operand that varies along both and tells them apart. That is no total order, so axes
+  /// are inserted one by one, from the inside, up to the first that belongs outside.
   void insert(std::vector<int>& sorted, int axis) const {
     auto place = sorted.end();
     for (auto other = sorted.end(); other != sorted.begin();) {

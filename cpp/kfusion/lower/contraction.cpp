@@ -197,7 +197,7 @@ class Judge {
     return "sums columns of what it stores of one product";
   }
 
-  /// From where the elements of one result lie in the product.
+  /// Which axis is reduced, by where the elements of one result lie in the product.
   Reduces reduced_axis(NodeId n, const Work& w) const {
     Access a = identity_access(n, w.shape);
     const auto& axes = std::get<ReduceAttributes>(node(n).attributes).axes;
@@ -227,7 +227,8 @@ class Judge {
     return lie ? std::nullopt : Why(kSeveralSteps);
   }
 
-  /// Into a join whose axes are cut otherwise (heads, of keys that go into a cache), strides lead nowhere.
+  /// Why a store is refused: strides do not lead into a join whose axes are cut otherwise (heads, of keys that go into
+  /// a cache).
   Why refusal_of_store(NodeId n) const {
     const Access& to = k_.folded.value[at(n)];
     if ((stored_in(k_.folded, n) == n && is_identity(to)) || lies_along(to, spans_.at(n))) return std::nullopt;

@@ -92,10 +92,10 @@ struct Constant {
 struct Store {
   int step = 0;
   Operand to;  ///< a row step can be stored to every element: the strides say
-  /// Not 0: not stored, but summed over rows. Each of so many parts of the rows has a row of sums, which begins at
-  /// p * Kernel::cols(); the executor chooses which rows are part p. `to` does not vary along the rows. The kernel is
-  /// one of rows (kRows), also where columns are contiguous, or around a product (contraction.hpp), whose columns they
-  /// are of: of whole rows of tiles, of a value that another store has.
+  /// Where this is not 0, the value is not stored, but summed over rows. Each of so many parts of the rows has a row of
+  /// sums, which begins at p * Kernel::cols(); the executor chooses which rows are part p. `to` does not vary along the
+  /// rows. The kernel is one of rows (kRows), also where columns are contiguous, or around a product (contraction.hpp),
+  /// whose columns they are of: of whole rows of tiles, of a value that another store has.
   std::int64_t parts = 0;
 };
 

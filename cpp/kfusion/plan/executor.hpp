@@ -1,5 +1,5 @@
-// Who runs the kernels of a plan. The planner knows executors by what they say of themselves: what they run, what they
-// do not and why, and for how much.
+// Executors run the kernels of a plan. The planner knows them by what they say: what they run, what they refuse and
+// why, and at what price.
 #pragma once
 #include <optional>
 #include <string>
@@ -57,8 +57,8 @@ class Executor {
 /// Executors in order of preference; ties in price go to the first.
 using Executors = std::vector<const Executor*>;
 
-/// Has every pattern everywhere, and no kernels: a plan for which it is asked as well shows what is possible, and may
-/// not run.
+/// The executor that has every pattern everywhere, and no kernels: a plan that also asks it shows what is possible, and
+/// may not run.
 const Executor& anyone();
 
 /// Why none of `asked` runs the kernel, in one clause; nothing where one of them does.

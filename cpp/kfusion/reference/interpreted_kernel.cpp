@@ -203,7 +203,7 @@ Kernel part_of(const Kernel& k, std::int64_t begin, std::int64_t end) {
   return part;
 }
 
-/// In parts that are few elements, as far as rows can be told apart along the first axis.
+/// Runs a kernel in parts of few elements, as far as rows can be told apart along the first axis.
 void run_in_parts(const Kernel& k, const Arrays& arrays) {
   const std::int64_t elements = k.rows() * k.cols();
   if (elements <= kMostElements || k.kept.empty() || k.kept[0] < 2 || k.parts() > 0)

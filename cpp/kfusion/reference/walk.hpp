@@ -41,7 +41,7 @@ class Walk {
     Strides strides;
   };
 
-  /// To the next run; false after the last.
+  /// Goes to the next run; false after the last.
   bool advance(std::int64_t* index, Strides& offset) const;
 
   std::vector<Axis> axes_;  ///< merged where neighbours are one, the innermost last; never none

@@ -42,7 +42,7 @@ class Extraction {
     return add(n, std::move(node));
   }
 
-  /// With its arguments before it. Not by recursion: chains may be long.
+  /// Copies a node after its arguments, without recursion: chains may be long.
   NodeId copied(NodeId wanted) {
     std::vector<NodeId> waiting = {wanted};
     while (!waiting.empty()) {

@@ -126,7 +126,7 @@ const std::string& function_of(const Graph& g, NodeId n) {
   return g.attributes<LibraryCallAttributes>(n).function;
 }
 
-/// With three digits at least.
+/// Microseconds with three digits at least.
 std::string microseconds(std::int64_t ns) {
   char text[32];
   std::snprintf(text, sizeof text, ns < 1'000'000 ? "%.3g" : "%.0f", static_cast<double>(ns) / 1e3);
