@@ -246,7 +246,8 @@ void join_copies(const FoldedGraph& folded, Partition& p) {
 namespace {
 
 constexpr std::size_t kMostBeside = 4;
-/// Of those that nobody waits for: those of one size fill a GPU best, those of one layer keep little memory.
+/// How many products that nobody waits for are considered: products of one size fill a GPU best, those of one layer
+/// keep little memory.
 constexpr std::size_t kNeighbours = 2 * kMostBeside;
 
 /// Products of one left factor, or of one depth, in the order in which they run.
@@ -255,7 +256,7 @@ struct Beside {
   std::vector<NodeId> products;
 };
 
-/// Of the parts of `products` one, if an executor runs them so.
+/// Makes one part of the parts of `products`, if an executor runs them so.
 bool unite_products(Partition& p, const std::vector<NodeId>& products) {
   std::vector<int> parts;
   for (const NodeId n : products)
@@ -268,7 +269,7 @@ bool unite_products(Partition& p, const std::vector<NodeId>& products) {
   return united;
 }
 
-/// As many as possible; those with few columns first, since one with many may fill a GPU alone.
+/// Unites as many as possible; those with few columns first, since one with many may fill a GPU alone.
 void unite_most(const Graph& g, Partition& p, std::vector<NodeId> products) {
   std::ranges::stable_sort(products, {}, [&](NodeId n) { return g[n].size(); });
   const auto all = static_cast<unsigned>(products.size());

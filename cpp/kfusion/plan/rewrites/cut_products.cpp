@@ -33,7 +33,7 @@ class Cutting : private GraphCopy {
  private:
   const SliceAttributes& slice(NodeId n) const { return g_.attributes<SliceAttributes>(n); }
 
-  /// Of a slice of the one or the other half of the columns.
+  /// The product that slice `n` takes one half of the columns of.
   std::optional<Halved> halved_by(NodeId n) const {
     const NodeId value = g_[n].arguments[0];
     const auto halved = halved_value(value);

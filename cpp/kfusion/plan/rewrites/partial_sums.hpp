@@ -2,8 +2,8 @@
 // gradients of weights and biases are.
 //
 // A kernel of rows has all elements at hand, but no column as a whole. So it adds up the columns of as many parts of
-// the rows as the device has work for at once, and a second kernel sums these parts. The same of a kernel around a
-// product, as biases of linear layers before an activation have it: a part is the rows of a tile then.
+// the rows as the device has work for at once, and a second kernel sums these parts. A kernel around a product does so,
+// too, as for biases of linear layers before an activation: a part is the rows of a tile then.
 #pragma once
 #include <optional>
 

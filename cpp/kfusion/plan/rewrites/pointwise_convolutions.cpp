@@ -32,7 +32,8 @@ class AsProducts : private GraphCopy {
            weight.dtype == node.dtype && !has_channels_outermost(node.arguments[0]);
   }
 
-  /// Of an array of the caller's. Values in between lie as they are read (lower/layouts.hpp).
+  /// Whether an array of the caller's has its channels outermost. Intermediates lie as they are read
+  /// (lower/layouts.hpp).
   bool has_channels_outermost(NodeId image) const {
     const auto* const input = std::get_if<InputAttributes>(&g_[image].attributes);
     const Extents& shape = g_[image].shape;

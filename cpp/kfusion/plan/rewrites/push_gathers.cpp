@@ -105,7 +105,7 @@ class Pushing : private GraphCopy {
     return add_view(Op::transpose, taken(inner, depth + 1), {}, gather.stage, x.attributes);
   }
 
-  /// Of an argument of x what is at the positions at which `gather` takes elements of x; its shape broadcasts.
+  /// What argument `a` of x has at the positions at which `gather` takes elements of x; its shape broadcasts.
   NodeId seen(const Node& gather, const Node& x, NodeId a, int depth) {
     const std::size_t axis = axis_of(gather), lead = x.shape.size() - to_[a].shape.size();
     const bool takes = gather.op == Op::take;

@@ -96,7 +96,7 @@ class Masks : private GraphCopy {
     }
   }
 
-  /// Of f(x), or of x + c; -1 else.
+  /// The x of f(x), or of x + c; -1 else.
   NodeId varying_argument(NodeId n) const {
     const NodeIds& a = g_[n].arguments;
     if (a.size() == 1) return a[0];

@@ -27,8 +27,8 @@ Cuts cuts_of_join(const Graph& g, NodeId join) {
   return cuts;
 }
 
-/// Of an elementwise value that is read by `slices` only: where those end along the only axis that they cut. Nothing
-/// where they share elements, leave some out, or cut another way.
+/// Where `slices`, the only readers of an elementwise value, end along the only axis that they cut. Nothing where they
+/// share elements, leave some out, or cut another way.
 Cuts cuts_of_slices(const Graph& g, NodeId n, const std::vector<NodeId>& slices) {
   std::optional<std::size_t> axis;
   std::set<std::pair<std::int64_t, std::int64_t>> ranges;

@@ -175,7 +175,7 @@ class Unrolling : private GraphCopy {
     return all;
   }
 
-  /// Of what is broadcast to `ndim` axes: 1 along those that are reduced.
+  /// The shape of an element of what is broadcast to `ndim` axes: 1 along those that are reduced.
   Extents element_shape(NodeId n, std::size_t ndim, const Short& s) const {
     Extents shape = g_[n].shape;
     const auto lead = static_cast<int>(ndim - shape.size());

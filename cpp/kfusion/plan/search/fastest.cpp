@@ -184,7 +184,7 @@ class FormChoice {
     return g_.forms[i].call.function + shape_text(shape);
   }
 
-  /// Of those whose kernels compute other things too: what they save is known by planning only.
+  /// Kinds whose kernels compute other things too; what they save is known by planning only.
   std::set<std::string> kinds_of_others() const {
     std::set<std::string> kinds;
     for (std::size_t i = 0; i < taken_.size() && kinds.size() < kMostKinds; ++i)
