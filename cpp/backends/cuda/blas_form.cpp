@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <span>
+
+#include "kfusion/graph/match.hpp"
 
 namespace kfusion {
 namespace {
@@ -15,6 +18,10 @@ class BlasMatcher {
     why = refusal();
     return why.empty() ? std::optional(std::move(form_)) : std::nullopt;
   }
+
+  // Of a pattern's reader.
+  Op op(NodeId n) const { return is_inside(n) ? node(n).op : Op::input; }
+  NodeId argument(NodeId n, std::size_t i) const { return reads(n)[i].base; }
 
  private:
   const Node& node(NodeId n) const { return k_.graph[n]; }
@@ -135,57 +142,37 @@ class BlasMatcher {
     return true;
   }
 
-  bool is_number(NodeId n, double value) const {
-    const auto* const c = std::get_if<ConstantAttributes>(&node(n).attributes);
-    return c && node(n).op == Op::constant && is_float(node(n).dtype) && c->parameter < 0 &&
-           std::abs(c->value - value) <= 1e-6 * std::abs(value);
-  }
-
-  /// The other argument of `n`, an `op` of which one argument is `one`; -1 where it is none.
-  NodeId other(NodeId n, Op op, NodeId one) const {
-    if (!is_inside(n) || node(n).op != op || reads(n).size() != 2) return -1;
-    const NodeId a = reads(n)[0].base, b = reads(n)[1].base;
-    return a == one ? b : b == one ? a : -1;
-  }
-  NodeId other(NodeId n, Op op, double number) const {
-    if (!is_inside(n) || node(n).op != op || reads(n).size() != 2) return -1;
-    const NodeId a = reads(n)[0].base, b = reads(n)[1].base;
-    return is_number(b, number) ? a : is_number(a, number) ? b : -1;
-  }
-
   /// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) of `x`, as the composite computes it; -1 where it is not there.
   NodeId take_gelu(NodeId x) {
     if (form_.activation != BlasActivation::kNone) return -1;
+    NodeId half = -1, more = -1, tanh = -1, scaled = -1, inner = -1, small = -1, cube = -1, square = -1;
+    const auto number = [&](double value) {
+      return m::such([this, value](NodeId n) {
+        const auto c = m::GraphReader{k_.graph}.number(n);
+        return c && is_float(node(n).dtype) && std::abs(*c - value) <= 1e-6 * std::abs(value);
+      });
+    };
+    const auto is_x = m::is(x);
+    const auto cubed = m::bind(cube, m::multiply(m::bind(square, m::multiply(is_x, is_x)), is_x));
+    const auto sum = m::bind(inner, m::add(is_x, m::bind(small, m::multiply(cubed, number(0.044715)))));
+    const auto curve = m::bind(tanh, m::tanh(m::bind(scaled, m::multiply(sum, number(0.7978845608028654)))));
+    const auto gelu =
+        m::multiply(m::bind(half, m::multiply(is_x, number(0.5))), m::bind(more, m::add(curve, number(1))));
     for (const NodeId n : k_.nodes) {
-      if (node(n).op != Op::multiply || reads(n).size() != 2) continue;
-      for (const std::size_t i : {0U, 1U}) {
-        const std::vector<NodeId> nodes = gelu_nodes(reads(n)[i].base, reads(n)[1 - i].base, x);
-        if (nodes.empty() || is_read_elsewhere(x, nodes)) continue;
-        used_.insert(nodes.begin(), nodes.end());
-        used_.insert(n);
-        form_.activation = BlasActivation::kGelu;
-        return n;
-      }
+      if (!gelu(*this, n)) continue;
+      const NodeId nodes[] = {half, more, tanh, scaled, inner, small, cube, square};
+      if (is_read_elsewhere(x, nodes)) continue;
+      used_.insert(std::begin(nodes), std::end(nodes));
+      used_.insert(n);
+      form_.activation = BlasActivation::kGelu;
+      return n;
     }
     return -1;
   }
 
-  bool is_read_elsewhere(NodeId x, const std::vector<NodeId>& nodes) const {
+  bool is_read_elsewhere(NodeId x, std::span<const NodeId> nodes) const {
     return std::ranges::any_of(k_.nodes,
                                [&](NodeId n) { return reads_value(n, x) && std::ranges::count(nodes, n) == 0; });
-  }
-
-  /// The nodes of the gelu that is `half` times `one_more`; none where these are not its factors.
-  std::vector<NodeId> gelu_nodes(NodeId half, NodeId one_more, NodeId x) const {
-    if (other(half, Op::multiply, 0.5) != x) return {};
-    const NodeId tanh = other(one_more, Op::add, 1.0);
-    if (tanh < 0 || !is_inside(tanh) || node(tanh).op != Op::tanh) return {};
-    const NodeId scaled = reads(tanh)[0].base, inner = other(scaled, Op::multiply, 0.7978845608028654);
-    const NodeId small = inner < 0 ? -1 : other(inner, Op::add, x);
-    const NodeId cube = small < 0 ? -1 : other(small, Op::multiply, 0.044715);
-    const NodeId square = cube < 0 ? -1 : other(cube, Op::multiply, x);
-    if (square < 0 || other(square, Op::multiply, x) != x) return {};
-    return {half, one_more, tanh, scaled, inner, small, cube, square};
   }
 
   const Candidate& k_;

@@ -1,16 +1,14 @@
 #include "kfusion/graph/powers.hpp"
 
+#include "kfusion/graph/match.hpp"
+
 namespace kfusion {
 
 int power_by_products(const Graph& g, NodeId id) {
-  const Node& node = g[id];
-  if (node.op != Op::power || !is_float(node.dtype)) return 0;
-  const Node& exponent = g[node.arguments[1]];
-  if (exponent.op != Op::constant) return 0;
-  const auto& literal = g.attributes<ConstantAttributes>(node.arguments[1]);
-  if (literal.parameter >= 0) return 0;
+  std::optional<double> exponent;
+  if (!is_float(g[id].dtype) || !m::matches(g, id, m::power(m::value(), m::number(exponent)))) return 0;
   for (const int n : {3, 4, -2})
-    if (literal.value == n) return n;
+    if (*exponent == n) return n;
   return 0;
 }
 

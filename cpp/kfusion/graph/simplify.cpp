@@ -4,14 +4,13 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "kfusion/graph/copy.hpp"
 #include "kfusion/graph/fields.hpp"
 #include "kfusion/graph/graph.hpp"
 #include "kfusion/graph/shapes.hpp"
 
 namespace kfusion {
-namespace {
 
-/// Nodes that an output needs, and all inputs.
 std::vector<bool> live_nodes(const Graph& g) {
   std::vector<bool> live(g.nodes.size());
   for (const Output& o : g.outputs) live[static_cast<std::size_t>(o.node)] = true;
@@ -23,28 +22,22 @@ std::vector<bool> live_nodes(const Graph& g) {
   return live;
 }
 
+namespace {
+
 /// Makes a graph of another's nodes, each as the rewriting below has it; equal nodes are found by hash.
-class Rewriter {
+class Rewriter : private GraphCopy {
  public:
-  Rewriter(Graph from, bool across_stages)
-      : from_(std::move(from)), equal_(from_.nodes.size(), Hash{&to_}, Equal{&to_, across_stages}) {
-    to_.stages = std::move(from_.stages);
-    to_.nodes.reserve(from_.nodes.size() + 1);  // one is tried
+  Rewriter(const Graph& from, bool across_stages)
+      : GraphCopy(from), live_(live_nodes(from)), equal_(from.nodes.size(), Hash{&to_}, Equal{&to_, across_stages}) {
+    to_.nodes.reserve(from.nodes.size() + 1);  // one is tried
   }
 
   /// Removes dead nodes. `rewrites`: also simplifies what stays.
   Graph run(bool rewrites) {
-    const std::vector<bool> live = live_nodes(from_);
-    std::vector<NodeId> where(from_.nodes.size(), -1);
-    for (std::size_t id = 0; id < from_.nodes.size(); ++id) {
-      if (!live[id]) continue;
-      Node n = std::move(from_.nodes[id]);
-      for (NodeId& a : n.arguments) a = where[static_cast<std::size_t>(a)];
-      where[id] = rewrites ? simplified(std::move(n)) : append(std::move(n));
-    }
-    to_.outputs = std::move(from_.outputs);
-    for (Output& o : to_.outputs) o.node = where[static_cast<std::size_t>(o.node)];
-    return std::move(to_);
+    return copied([&](NodeId id, Node n) {
+      if (!live_[at(id)]) return NodeId{-1};
+      return rewrites ? simplified(std::move(n)) : add(std::move(n));
+    });
   }
 
  private:
@@ -60,13 +53,8 @@ class Rewriter {
     }
   };
 
-  NodeId append(Node n) {
-    to_.nodes.push_back(std::move(n));
-    return static_cast<NodeId>(to_.nodes.size() - 1);
-  }
-
   NodeId simplified(Node n) {
-    if (n.op == Op::input) return append(std::move(n));  // equal inputs are different arrays
+    if (n.op == Op::input) return add(std::move(n));  // equal inputs are different arrays
     if (info(n.op).has(kCommutes)) sort(n.arguments);
     compose(n);
     if (kind(n.op) == OpKind::kJoin) drop_empty_parts(n);
@@ -76,7 +64,7 @@ class Rewriter {
       n.arguments = {twin};
     }
     const bool is_gradient = n.is_gradient;
-    const NodeId id = append(std::move(n));
+    const NodeId id = add(std::move(n));
     const auto [found, fresh] = equal_.insert(id);
     if (fresh) return id;
     to_.nodes.pop_back();
@@ -91,7 +79,7 @@ class Rewriter {
     auto& reduce = std::get<ReduceAttributes>(other.attributes);
     reduce.keepdims = !reduce.keepdims;
     other.shape = inferred_shape(to_, other);
-    const auto found = equal_.find(append(std::move(other)));
+    const auto found = equal_.find(add(std::move(other)));
     to_.nodes.pop_back();
     return found == equal_.end() ? -1 : *found;
   }
@@ -136,8 +124,7 @@ class Rewriter {
     }
   }
 
-  Graph from_;
-  Graph to_;
+  const std::vector<bool> live_;
   std::unordered_set<NodeId, Hash, Equal> equal_;
 };
 
@@ -159,8 +146,8 @@ void drop_empty_stages(Graph& g) {
 }  // namespace
 
 Graph simplify(Graph g, bool across_stages) {
-  Graph rewritten = Rewriter(std::move(g), across_stages).run(true);
-  Graph result = Rewriter(std::move(rewritten), across_stages).run(false);  // inner views that nothing reads any more
+  const Graph rewritten = Rewriter(g, across_stages).run(true);
+  Graph result = Rewriter(rewritten, across_stages).run(false);  // inner views that nothing reads any more
   drop_empty_stages(result);
   return result;
 }

@@ -9,7 +9,7 @@ namespace {
 
 class Finder {
  public:
-  explicit Finder(Kernel& k) : k_(k), uses_(k.steps.size()), shown_(k.steps.size()) {}
+  explicit Finder(Kernel& k) : k_(k), reader_{k}, uses_(k.steps.size()), shown_(k.steps.size()) {}
 
   void run() {
     for (Step& s : k_.steps) s.is = {};
@@ -103,37 +103,24 @@ class Finder {
   }
 
   std::optional<Pick> pick_of(int i) const {
-    const Step& sum = step(i);
-    if (sum.kind != StepKind::kReduce || sum.op != Op::sum || !is_map(argument(sum, 0), Op::where)) return std::nullopt;
-    const std::vector<int>& of = argument(sum, 0).arguments;
-    if (step(of[0]).is.place < 0 || !is_constant(of[2])) return std::nullopt;
-    return Pick{i, of[0], of[1], of[2]};
+    Pick pick{.reduction = i};
+    const auto is_hit = m::such([&](int s) { return step(s).is.place >= 0; });
+    const auto is_other = m::such([&](int s) { return is_constant(s); });
+    const auto chosen = m::where(m::bind(pick.equal, is_hit), m::bind(pick.value), m::bind(pick.otherwise, is_other));
+    return m::sum(chosen)(reader_, i) ? std::optional(pick) : std::nullopt;
   }
 
   std::optional<Search> search_of(int i) const {
-    const Step& least = step(i);
-    if (least.kind != StepKind::kReduce || least.op != Op::min || !is_map(argument(least, 0), Op::where))
-      return std::nullopt;
-    const std::vector<int>& of = argument(least, 0).arguments;
-    const auto beyond = number_of(k_, of[2]);
-    if (step(of[1]).kind != StepKind::kIota || !beyond || *beyond <= largest(k_.iotas[at(step(of[1]).index)]))
-      return std::nullopt;
-    Search found{.reduction = i, .place = of[1], .beyond = of[2]};
-    return sets_hit(step(of[0]), found) ? std::optional(found) : std::nullopt;
-  }
-  bool sets_hit(const Step& s, Search& to) const {
-    if (is_map(s, Op::equal)) {
-      const int which = is_row(s.arguments[0]) ? 1 : 0;
-      to.x = s.arguments[at(which)], to.number = s.arguments[at(1 - which)];
-      return !is_row(to.x) && is_row(to.number);
-    }
-    for (const int which : {0, 1}) {
-      if (!is_map(s, Op::logical_or) || !is_map(argument(s, which), Op::isnan)) continue;
-      to.nan = true;
-      return is_map(argument(s, 1 - which), Op::equal) && sets_hit(argument(s, 1 - which), to) &&
-             argument(s, which).arguments[0] == to.x;
-    }
-    return false;
+    Search found{.reduction = i};
+    const auto is_number = m::such([&](int s) { return is_row(s); });
+    const auto is_element = m::such([&](int s) { return !is_row(s); });
+    const auto equal = m::equal(m::bind(found.x, is_element), m::bind(found.number, is_number));
+    int nan = -1;
+    const auto hit = m::either(equal, m::logical_or(equal, m::bind(nan, m::isnan(m::is(found.x)))));
+    if (!m::min(m::where(hit, m::bind(found.place, m::iota()), m::bind(found.beyond)))(reader_, i)) return {};
+    found.nan = nan >= 0;
+    const auto beyond = number_of(k_, found.beyond);
+    return beyond && *beyond > largest(k_.iotas[at(step(found.place).index)]) ? std::optional(found) : std::nullopt;
   }
   double largest(const Operand& iota) const {
     auto last = static_cast<double>(iota.offset);
@@ -192,6 +179,7 @@ class Finder {
   }
 
   Kernel& k_;
+  const StepReader reader_;
   std::vector<int> uses_;    ///< by step
   std::vector<bool> shown_;  ///< by step: stored, or used by what is not quick
 };
@@ -205,6 +193,21 @@ std::optional<double> number_of(const Kernel& k, int step) {
   const Constant& c = k.constants[at(k.steps[at(step)].index)];
   if (c.parameter >= 0) return std::nullopt;
   return is_integer(c.dtype) ? static_cast<double>(c.integer) : c.value;
+}
+
+Op StepReader::op(int step) const {
+  const Step& s = k.steps[at(step)];
+  switch (s.kind) {
+    case StepKind::kMap:
+    case StepKind::kReduce:
+      return s.op;
+    case StepKind::kCast:
+      return Op::cast;
+    case StepKind::kIota:
+      return Op::iota;
+    default:
+      return Op::input;
+  }
 }
 
 std::vector<bool> sources_of(const Kernel& k, int x) {

@@ -92,6 +92,9 @@ struct PlanOptions {
   /// Whether the plan shows what is possible. One that is to run has no work without elements, and results that are
   /// arrays of their own.
   bool beyond_executors() const;
+
+  /// Whether the caller names kernels, and with them the reductions and values that there are.
+  bool names_kernels() const { return !allow.empty() || !forbid.empty(); }
 };
 
 struct Plan {

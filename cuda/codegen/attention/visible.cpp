@@ -31,7 +31,6 @@ class Reader {
   int argument(int i, std::size_t which) const { return step(i).arguments[which]; }
 
   bool is_minus_infinity(int i) const { return number_of(k_, i) == -std::numeric_limits<double>::infinity(); }
-  bool is_zero(int i) const { return number_of(k_, i) == 0.0; }
   /// Whether the step is a factor that keeps the order of scores and makes nothing overflow.
   bool is_factor(int i) const {
     const auto n = number_of(k_, i);
@@ -113,16 +112,12 @@ class Reader {
   };
   /// Matches a score plus where(condition, 0, -inf), or where(condition, -inf, 0).
   std::optional<MaskedSum> masked_sum(int i) const {
-    if (!is(i, Op::add)) return std::nullopt;
-    for (const std::size_t which : {0, 1}) {
-      int mask = argument(i, which);
-      while (step(mask).kind == StepKind::kCast) mask = argument(mask, 0);
-      if (!is(mask, Op::where)) continue;
-      const int yes = argument(mask, 1), no = argument(mask, 2);
-      if (is_zero(yes) && is_minus_infinity(no)) return MaskedSum{argument(i, 1 - which), {argument(mask, 0), true}};
-      if (is_minus_infinity(yes) && is_zero(no)) return MaskedSum{argument(i, 1 - which), {argument(mask, 0), false}};
-    }
-    return std::nullopt;
+    int score = -1, condition = -1, yes = -1;
+    const auto zero = m::number(0.0), hidden = m::number(-std::numeric_limits<double>::infinity());
+    const auto mask = m::casts(m::either(m::where(m::bind(condition), m::bind(yes, zero), hidden),
+                                         m::where(m::bind(condition), m::bind(yes, hidden), zero)));
+    if (!m::add(mask, m::bind(score))(StepReader{k_}, i)) return std::nullopt;
+    return MaskedSum{score, {condition, number_of(k_, yes) == 0.0}};
   }
 
   std::optional<Affine> affine_iota(const Operand& o) const {

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "kfusion/graph/facts.hpp"
+#include "kfusion/graph/match.hpp"
 #include "kfusion/plan/partition/sweeps.hpp"
 
 namespace kfusion {
@@ -23,6 +24,7 @@ class Reader {
  public:
   Reader(const Graph& g, const FoldedGraph& folded) : g_(g), folded_(folded) {}
   Op op(NodeId n) const { return g_[n].op; }
+  NodeId argument(NodeId n, std::size_t i) const { return read(n, i); }
   const std::vector<Access>& reads(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].reads; }
   NodeId read(NodeId n, std::size_t i) const { return reads(n)[i].base; }
 
@@ -31,16 +33,17 @@ class Reader {
   const FoldedGraph& folded_;
 };
 
-/// The e of n = e / sum(e) with e = exp(x) or exp(x - max(x)), and so the x; -1 where n is no softmax.
-NodeId softmax_argument(const Reader& r, NodeId n) {
-  while (r.op(n) == Op::cast) n = r.read(n, 0);
-  if (r.op(n) != Op::divide) return -1;
-  const NodeId e = r.read(n, 0), sum = r.read(n, 1);
-  if (r.op(sum) != Op::sum || r.read(sum, 0) != e || r.op(e) != Op::exp) return -1;
-  const NodeId x = r.read(e, 0);
-  if (r.op(x) != Op::subtract) return x;
-  const NodeId largest = r.read(x, 1);
-  return r.op(largest) == Op::max && r.read(largest, 0) == r.read(x, 0) ? r.read(x, 0) : x;
+/// The reductions of a softmax: e / sum(e) with e = exp(x) or exp(x - largest).
+struct Softmax {
+  NodeId sum = -1, largest = -1;
+};
+
+std::optional<Softmax> softmax_of(const Reader& r, NodeId n) {
+  Softmax s;
+  NodeId e = -1, x = -1;
+  if (!m::casts(m::divide(m::bind(e, m::exp(m::bind(x))), m::bind(s.sum, m::sum(m::is(e)))))(r, n)) return {};
+  m::subtract(m::value(), m::bind(s.largest, m::max()))(r, x);
+  return s;
 }
 
 /// The part whose product the softmax in part `softmax` is of, through elementwise scaling and masking there.
@@ -58,12 +61,9 @@ int scores_part(const Reader& r, const Partition& p, int softmax) {
 }
 
 /// Online softmax has no other statistic of a row at hand: scores that are normalised or masked by one are stored.
-bool reduces_for_softmax_only(const Reader& r, const Graph& g, const Part& softmax, NodeId weights) {
-  while (r.op(weights) == Op::cast) weights = r.read(weights, 0);
-  const NodeId e = r.read(weights, 0), sum = r.read(weights, 1), shifted = r.read(e, 0);
-  const NodeId largest = r.op(shifted) == Op::subtract ? r.read(shifted, 1) : -1;
-  return std::all_of(softmax.nodes.begin(), softmax.nodes.end(), [&](NodeId n) {
-    return kind(g[n].op) != OpKind::kReduce || n == sum || (n == largest && r.op(n) == Op::max);
+bool reduces_for_softmax_only(const Graph& g, const Part& part, const Softmax& softmax) {
+  return std::ranges::all_of(part.nodes, [&](NodeId n) {
+    return kind(g[n].op) != OpKind::kReduce || n == softmax.sum || n == softmax.largest;
   });
 }
 
@@ -92,12 +92,13 @@ bool try_attention(const Reader& r, const Graph& g, Partition& p, NodeId product
   const int softmax = p.part_of(weights.base), output = p.part_of(product);
   if (softmax < 0 || softmax == output || !is_identity(weights) || !only_read_by(p, weights.base, output)) return false;
   if (r.read(product, 1) == weights.base) return false;  // both factors: no values
-  if (p.part(softmax).stores.size() != 1 || softmax_argument(r, weights.base) < 0) return false;
+  const auto reductions = softmax_of(r, weights.base);
+  if (p.part(softmax).stores.size() != 1 || !reductions) return false;
   if (!reduces_last_axis(p.part(softmax), weights.shape.back())) return false;
   const int scores = scores_part(r, p, softmax);
   if (scores < 0 || scores == output || g[product].place != p.part(scores).place) return false;
   if (p.part(scores).stores.size() != 1 || p.part(softmax).place != p.part(scores).place) return false;
-  if (!reduces_for_softmax_only(r, g, p.part(softmax), weights.base)) return false;
+  if (!reduces_for_softmax_only(g, p.part(softmax), *reductions)) return false;
   if (!is_plain_product(g, p.part(scores)) || !is_plain_product(g, p.part(output))) return false;
   if (!p.may_share(scores, output) || !p.may_share(softmax, output)) return false;
   std::vector<Edge> edges = edges_between(p, scores, softmax);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kfusion/plan/rewrites/graph_copy.hpp"
+#include "kfusion/graph/copy.hpp"
 
 namespace kfusion {
 namespace {

@@ -105,7 +105,7 @@ class Partition {
   bool has_kernel(Pattern pattern, const std::vector<int>& parts) const;
   bool is_for_cpu() const { return device_.is_cpu; }
   int most_waiting() const { return options_.most_waiting; }
-  bool names_kernels() const { return !options_.allow.empty() || !options_.forbid.empty(); }
+  bool names_kernels() const { return options_.names_kernels(); }
   /// The same of a pattern around a product, whose parts read one another along `edges`: remembers what is missing.
   bool is_run(Pattern pattern, const std::vector<int>& parts, const std::vector<Edge>& edges);
   /// What was missing for a pattern that has the parts of `e` as one kernel; nullptr where there was no such pattern.

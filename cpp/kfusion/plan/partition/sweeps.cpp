@@ -7,33 +7,33 @@
 #include <set>
 
 #include "kfusion/plan/partition/domain.hpp"
+#include "kfusion/plan/partition/reads.hpp"
 
 namespace kfusion {
 namespace {
 
-/// Walks from a reduction to what it reads, inside one group.
-class Walk {
+/// What is read inside one group.
+class Inside : public ReadsReader {
  public:
-  Walk(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes)
-      : g_(g), folded_(folded), nodes_(nodes) {}
+  Inside(const Graph& graph, const FoldedGraph& reads, const std::vector<NodeId>& nodes)
+      : ReadsReader{graph, reads}, nodes_(nodes) {}
 
-  /// `node` of the group, if it is an `op`.
-  bool is(NodeId node, Op op) const {
-    return g_[node].op == op && std::binary_search(nodes_.begin(), nodes_.end(), node);
+  bool has(NodeId n) const { return std::binary_search(nodes_.begin(), nodes_.end(), n); }
+  Op op(const Access* a) const { return has(a->base) || is_free(g[a->base]) ? g[a->base].op : Op::input; }
+  const Access* read(NodeId n) const { return &folded.work[at(n)].reads[0]; }
+  auto reduction() const {
+    return m::such([this](const Access* a) { return folded.work[at(a->base)].kind == WorkKind::kReduce; });
   }
-  bool reduces(NodeId n) const { return folded_.work[static_cast<std::size_t>(n)].kind == WorkKind::kReduce; }
-  const Access& read(NodeId n, std::size_t argument) const {
-    return folded_.work[static_cast<std::size_t>(n)].reads[argument];
-  }
-  /// Inside a group equal bases are read at equal elements. Strides along extents of 1 say nothing.
-  bool reads_same(const Access& a, const Access& b) const {
-    if (a.base != b.base || std::binary_search(nodes_.begin(), nodes_.end(), a.base)) return a.base == b.base;
-    return a.shape == b.shape && collapsed(a) == collapsed(b);
+
+  /// Equal bases are read at equal elements inside a group. Strides along extents of 1 say nothing.
+  auto same(const Access* const& as) const {
+    return m::such([this, &as](const Access* a) {
+      if (a->base != as->base || has(a->base)) return a->base == as->base;
+      return a->shape == as->shape && collapsed(*a) == collapsed(*as);
+    });
   }
 
  private:
-  const Graph& g_;
-  const FoldedGraph& folded_;
   const std::vector<NodeId>& nodes_;
 };
 
@@ -46,44 +46,34 @@ bool is_beyond(const Graph& g, NodeId constant, NodeId positions) {
 
 /// The maximum or minimum of x for the smallest of where(x == it or x is not a number, position, a number beyond all
 /// positions): as argmax and argmin have it. -1: none.
-NodeId searched_with(const Graph& g, const Walk& walk, NodeId reduction) {
-  const NodeId choice = walk.read(reduction, 0).base;
-  if (!walk.is(choice, Op::where) || !is_beyond(g, walk.read(choice, 2).base, walk.read(choice, 1).base)) return -1;
-  NodeId equal = walk.read(choice, 0).base, isnan = -1;
-  if (walk.is(equal, Op::logical_or)) {
-    const NodeId one = walk.read(equal, 0).base, other = walk.read(equal, 1).base;
-    equal = walk.is(one, Op::equal) ? one : other, isnan = equal == one ? other : one;
-  }
-  if (!walk.is(equal, Op::equal) || (isnan >= 0 && !walk.is(isnan, Op::isnan))) return -1;
-  for (const std::size_t which : {0, 1}) {
-    const Access& x = walk.read(equal, 1 - which);
-    const NodeId extreme = walk.read(equal, which).base;
-    if ((!walk.is(extreme, Op::max) && !walk.is(extreme, Op::min)) || !walk.reduces(extreme)) continue;
-    const bool same =
-        walk.reads_same(walk.read(extreme, 0), x) && (isnan < 0 || walk.reads_same(walk.read(isnan, 0), x));
-    if (same && (isnan >= 0 || !is_float(g[x.base].dtype))) return extreme;
-  }
-  return -1;
+NodeId searched_with(const Inside& inside, NodeId reduction) {
+  const Access *x = nullptr, *extreme = nullptr, *position = nullptr, *beyond = nullptr;
+  const auto of_x = inside.same(x);
+  const auto is_extreme = m::both(m::either(m::max(of_x), m::min(of_x)), inside.reduction());
+  const auto equal = m::equal(m::bind(x), m::bind(extreme, is_extreme));
+  const auto never_nan = m::such([&](const Access*) { return !is_float(inside.g[x->base].dtype); });
+  const auto hit = m::either(m::logical_or(equal, m::isnan(of_x)), m::both(equal, never_nan));
+  if (!m::where(hit, m::bind(position), m::bind(beyond))(inside, inside.read(reduction))) return -1;
+  return is_beyond(inside.g, beyond->base, position->base) ? extreme->base : -1;
 }
 
 }  // namespace
 
 NodeId merged_with(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes, NodeId reduction) {
-  const Walk walk(g, folded, nodes);
+  const Inside inside(g, folded, nodes);
   const auto is_product = [&](NodeId n) { return g[n].op == Op::matmul; };
   if (g[reduction].op == Op::min)  // loops have searches of their own
-    return std::ranges::any_of(nodes, is_product) ? searched_with(g, walk, reduction) : -1;
+    return std::ranges::any_of(nodes, is_product) ? searched_with(inside, reduction) : -1;
   if (g[reduction].op != Op::sum && g[reduction].op != Op::mean) return -1;
-  const NodeId value = walk.read(reduction, 0).base;
-  const bool squares = walk.is(value, Op::square) ||
-                       (walk.is(value, Op::multiply) && walk.reads_same(walk.read(value, 0), walk.read(value, 1)));
-  const bool exponentials = walk.is(value, Op::exp) && g[reduction].op == Op::sum;
-  if (!squares && !exponentials) return -1;
-  const NodeId difference = walk.read(value, 0).base;
-  if (!walk.is(difference, Op::subtract)) return -1;
-  const NodeId first = walk.read(difference, 1).base;
-  if (!walk.is(first, squares ? Op::mean : Op::max) || !walk.reduces(first)) return -1;
-  return walk.reads_same(walk.read(first, 0), walk.read(difference, 0)) ? first : -1;
+  const Access *v = nullptr, *first = nullptr, *difference = nullptr;
+  const auto less = [&](Op by) {
+    const auto is_first = m::both(m::operation(by, inside.same(v)), inside.reduction());
+    return m::bind(difference, m::subtract(m::bind(v), m::bind(first, is_first)));
+  };
+  const auto squares = m::either(m::square(less(Op::mean)), m::multiply(less(Op::mean), inside.same(difference)));
+  const bool found = squares(inside, inside.read(reduction)) ||
+                     (g[reduction].op == Op::sum && m::exp(less(Op::max))(inside, inside.read(reduction)));
+  return found ? first->base : -1;
 }
 
 int count_passes(const Graph& g, const FoldedGraph& folded, const std::vector<NodeId>& nodes,

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kfusion/graph/copy.hpp"
 #include "kfusion/plan/rewrites/push.hpp"
 #include "kfusion/plan/rewrites/tiling.hpp"
 
@@ -20,21 +21,18 @@ bool is_inside(const Box& inner, const Box& outer) {
 }
 
 /// What is cut is computed cell by cell; where something else reads it, it is a join of its cells.
-class Cells {
+class Cells : private GraphCopy {
  public:
   Cells(const Graph& g, const Tiling& tiling)
-      : g_(g), tiling_(tiling), cells_(g.nodes.size()), whole_(g.nodes.size(), -1) {}
+      : GraphCopy(g), tiling_(tiling), cells_(g.nodes.size()), whole_(g.nodes.size(), -1) {}
 
   Graph run() {
-    to_.stages = g_.stages;
-    for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) {
-      if (tiling_.is_cut(n))
-        add_cells(n);
-      else
-        whole_[at(n)] = g_[n].op == Op::slice ? add_slice(n) : add_whole(n);
-    }
-    for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, whole(o.node)});
-    return std::move(to_);
+    return copied(
+        [&](NodeId n, const Node&) {
+          if (tiling_.is_cut(n)) return add_cells(n);
+          return whole_[at(n)] = g_[n].op == Op::slice ? add_slice(n) : add_whole(n);
+        },
+        [&](NodeId n) { return whole(n); });
   }
 
  private:
@@ -43,23 +41,20 @@ class Cells {
     NodeId node = -1;
   };
 
-  NodeId add(Node n) {
-    to_.nodes.push_back(std::move(n));
-    return static_cast<NodeId>(to_.nodes.size() - 1);
-  }
-
   NodeId add_whole(NodeId n) {
     Node node = g_[n];
     for (NodeId& a : node.arguments) a = whole(a);
     return add(std::move(node));
   }
 
-  void add_cells(NodeId n) {
+  /// None of them is the node.
+  NodeId add_cells(NodeId n) {
     stage_ = g_[n].stage;
     for (Box& box : boxes(n)) {
       const NodeId node = add_cell(n, box);
       cells_[at(n)].push_back({std::move(box), node});
     }
+    return -1;
   }
 
   /// In C order.
@@ -140,12 +135,9 @@ class Cells {
 
   NodeId slice(NodeId n, NodeId of, const Box& box) {
     Node s = g_[n];
-    s.op = Op::slice;
     s.shape = box.shape;
-    s.arguments = {of};
     s.stage = stage_;
-    s.attributes = SliceAttributes{box.start, Extents(box.start.size(), 1)};
-    return add(std::move(s));
+    return add(std::move(s), Op::slice, {of}, SliceAttributes{box.start, Extents(box.start.size(), 1)});
   }
 
   /// A slice of whatever steps that lies in one cell is a slice of that cell.
@@ -192,9 +184,7 @@ class Cells {
     return add(std::move(join));
   }
 
-  const Graph& g_;
   const Tiling& tiling_;
-  Graph to_;
   StageId stage_ = -1;  ///< of what is computed
   std::vector<std::vector<Cell>> cells_;
   std::vector<NodeId> whole_;  ///< by node, -1: not made yet

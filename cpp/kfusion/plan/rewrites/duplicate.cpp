@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "kfusion/graph/copy.hpp"
+
 namespace kfusion {
 namespace {
 
@@ -97,57 +99,39 @@ class Copying {
 
   /// The kernels that get copies read them instead of the originals; views in between are copied along.
   CopiedGraph rebuilt() const {
-    CopiedGraph r;
-    r.graph.stages = g_.stages;
-    std::vector<NodeId> moved(g_.nodes.size());
     std::map<std::pair<int, NodeId>, NodeId> copy_of;
     std::vector<std::vector<int>> copied_for(g_.nodes.size());  // parts, ascending
     for (const auto& [part, nodes] : copies_)
       for (const NodeId n : nodes) copied_for[at(n)].push_back(part);
-    for (NodeId n = 0; n < static_cast<NodeId>(g_.nodes.size()); ++n) {
+    GraphCopy to(g_);
+    const Graph made = to.copied([&](NodeId n, const Node& moved) {
       const auto add = [&](int part) {
-        Node node = g_[n];
-        for (NodeId& a : node.arguments) {
-          const auto copied = copy_of.find({part, a});
-          a = copied != copy_of.end() ? copied->second : moved[static_cast<std::size_t>(a)];
-        }
-        r.graph.nodes.push_back(std::move(node));
-        return static_cast<NodeId>(r.graph.nodes.size() - 1);
+        Node node = moved;
+        for (std::size_t i = 0; i < node.arguments.size(); ++i)
+          if (const auto copied = copy_of.find({part, g_[n].arguments[i]}); copied != copy_of.end())
+            node.arguments[i] = copied->second;
+        return to.add(std::move(node));
       };
       const bool is_view = kind(g_[n].op) == OpKind::kView && p_.part_of(n) < 0;
       if (is_view) copied_for[at(n)] = copied_for[at(g_[n].arguments[0])];
-      moved[at(n)] = add(p_.part_of(n));
+      const NodeId own = add(p_.part_of(n));
       for (const int part : copied_for[at(n)]) copy_of[{part, n}] = add(part);
-    }
-    for (const Output& o : g_.outputs) r.graph.outputs.push_back({o.name, moved[static_cast<std::size_t>(o.node)]});
-    for (const auto& [where, copy] : copy_of) r.copies.push_back(copy);
-    return without_dead_nodes(std::move(r));
+      return own;
+    });
+    return without_dead_nodes(made, copy_of);
   }
 
   /// An original that nobody reads any more goes; `simplify` would make copies one again.
-  static CopiedGraph without_dead_nodes(CopiedGraph c) {
-    Graph& g = c.graph;
-    std::vector<bool> live(g.nodes.size(), false);
-    for (const Output& o : g.outputs) live[static_cast<std::size_t>(o.node)] = true;
-    for (std::size_t i = g.nodes.size(); i-- > 0;) {
-      live[i] = live[i] || g.nodes[i].op == Op::input;
-      for (const NodeId a : g.nodes[i].arguments)
-        live[static_cast<std::size_t>(a)] = live[static_cast<std::size_t>(a)] || live[i];
-    }
-    std::vector<NodeId> moved(g.nodes.size(), -1);
-    std::vector<Node> kept;
-    for (std::size_t i = 0; i < g.nodes.size(); ++i) {
-      if (!live[i]) continue;
-      for (NodeId& a : g.nodes[i].arguments) a = moved[static_cast<std::size_t>(a)];
-      moved[i] = static_cast<NodeId>(kept.size());
-      kept.push_back(std::move(g.nodes[i]));
-    }
-    g.nodes = std::move(kept);
-    for (Output& o : g.outputs) o.node = moved[static_cast<std::size_t>(o.node)];
-    for (NodeId& n : c.copies) n = moved[static_cast<std::size_t>(n)];
-    std::erase(c.copies, -1);
-    std::sort(c.copies.begin(), c.copies.end());
-    return c;
+  static CopiedGraph without_dead_nodes(const Graph& g, const std::map<std::pair<int, NodeId>, NodeId>& copy_of) {
+    const std::vector<bool> live = live_nodes(g);
+    std::vector<NodeId> kept(g.nodes.size(), -1);
+    GraphCopy to(g);
+    CopiedGraph r;
+    r.graph = to.copied([&](NodeId n, Node node) { return kept[at(n)] = live[at(n)] ? to.add(std::move(node)) : -1; });
+    for (const auto& [where, copy] : copy_of)
+      if (live[at(copy)]) r.copies.push_back(kept[at(copy)]);
+    std::sort(r.copies.begin(), r.copies.end());
+    return r;
   }
 
   const Graph& g_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kfusion/checked.hpp"
+#include "kfusion/graph/copy.hpp"
 #include "kfusion/plan/prices/price.hpp"
 #include "kfusion/plan/reports/names.hpp"
 
@@ -90,28 +91,6 @@ AxisList inverse(const AxisList& order) {
   return from;
 }
 
-/// Appends the call of a form to `to`. Returns what stands for `result`: the call, or a transposed view of it.
-Node call_of(const Graph& g, const LibraryForm& form, std::int64_t flops, const std::vector<NodeId>& where, Node result,
-             Graph& to) {
-  Node call = result;
-  call.op = Op::library_call;
-  call.attributes = form.call;
-  std::get<LibraryCallAttributes>(call.attributes).flops = flops;
-  call.arguments.clear();
-  for (const NodeId a : form.arguments) call.arguments.push_back(where[at(a)]);
-  to.stages.push_back(
-      {form.call.function.substr(form.call.function.rfind('.') + 1), g.stages[at(result.stage)].source});
-  call.stage = static_cast<StageId>(to.stages.size() - 1);
-  if (form.order.empty()) return call;
-  for (std::size_t i = 0; i < form.order.size(); ++i) call.shape[i] = result.shape[at(form.order[i])];
-  to.nodes.push_back(call);
-  result.op = Op::transpose;
-  result.attributes = TransposeAttributes{inverse(form.order)};
-  result.arguments = {static_cast<NodeId>(to.nodes.size() - 1)};
-  result.stage = call.stage;
-  return result;
-}
-
 /// What nodes outside of a form read of those within, but for its result. Numbers of each row are further results of
 /// the call: the library's own backward pass is given them. What is as large as an argument is computed where it is
 /// read, as that pass does.
@@ -146,15 +125,6 @@ ReadWithin read_within(const Graph& g, const LibraryForm& form, const std::vecto
   return found;
 }
 
-std::vector<bool> live_nodes(const Graph& g) {
-  std::vector<bool> live(g.nodes.size());
-  for (const Output& o : g.outputs) live[at(o.node)] = true;
-  for (NodeId id = static_cast<NodeId>(std::ssize(g.nodes)) - 1; id >= 0; --id)
-    if (live[at(id)])
-      for (const NodeId a : g[id].arguments) live[at(a)] = true;
-  return live;
-}
-
 /// Takes what is read within a form out of it, so that its call may stand for the rest; returns what the call has to
 /// give too, and nothing where that cannot be.
 std::optional<NodeIds> take_out(Graph& g, const LibraryForm& form, const std::vector<bool>& live) {
@@ -165,12 +135,9 @@ std::optional<NodeIds> take_out(Graph& g, const LibraryForm& form, const std::ve
 }
 
 /// A graph while calls take the place of nodes.
-class WithCalls {
+class WithCalls : private GraphCopy {
  public:
-  explicit WithCalls(const Graph& g) : g_(g), products_(products_of(g)), call_at_(g.nodes.size()) {
-    to_.stages = g.stages;
-    to_.nodes.reserve(g.nodes.size() + g.forms.size());
-  }
+  explicit WithCalls(const Graph& g) : GraphCopy(g), products_(products_of(g)), call_at_(g.nodes.size()) {}
 
   /// The call of a form, which gives `others`, too, stands for its result; the first form, where several have one.
   void choose(const LibraryForm& form, const NodeIds& others) {
@@ -180,9 +147,7 @@ class WithCalls {
   }
 
   Graph run() {
-    for (NodeId id = 0; id < std::ssize(g_.nodes); ++id) where_.push_back(place(id));
-    for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, where_[at(o.node)]});
-    return std::move(to_);
+    return copied([&](NodeId id, Node node) { return place(id, std::move(node)); });
   }
 
  private:
@@ -191,35 +156,39 @@ class WithCalls {
     int index;
   };
 
-  NodeId place(NodeId id) {
+  NodeId place(NodeId id, Node n) {
     if (const auto form = form_at_.find(id); form != form_at_.end()) return call(*form->second);
-    Node n = g_[id];
-    if (const auto other = other_at_.find(id); other != other_at_.end()) {
-      n.op = Op::library_result;
-      n.attributes = LibraryResultAttributes{other->second.index};
-      n.arguments = {call(*other->second.form)};
-      n.stage = to_[n.arguments[0]].stage;
-    } else {
-      for (NodeId& a : n.arguments) a = where_[at(a)];
-    }
-    return add(std::move(n));
+    const auto other = other_at_.find(id);
+    if (other == other_at_.end()) return add(std::move(n));
+    const NodeId call_of_form = call(*other->second.form);
+    n.stage = to_[call_of_form].stage;
+    return add(std::move(n), Op::library_result, {call_of_form}, LibraryResultAttributes{other->second.index});
   }
 
   NodeId call(const LibraryForm& form) {
     std::optional<NodeId>& known = call_at_[at(form.result)];
-    if (!known) known = add(call_of(g_, form, flops_of(g_, products_, form), where_, g_[form.result], to_));
+    if (!known) known = add_call(form);
     return *known;
   }
 
-  NodeId add(Node n) {
-    to_.nodes.push_back(std::move(n));
-    return static_cast<NodeId>(to_.nodes.size() - 1);
+  /// What stands for a form's result: the call, or a transposed view of it.
+  NodeId add_call(const LibraryForm& form) {
+    const Node& result = g_[form.result];
+    Node call = result;
+    LibraryCallAttributes attributes = form.call;
+    attributes.flops = flops_of(g_, products_, form);
+    NodeIds arguments;
+    for (const NodeId a : form.arguments) arguments.push_back(moved_[at(a)]);
+    to_.stages.push_back(
+        {form.call.function.substr(form.call.function.rfind('.') + 1), g_.stages[at(result.stage)].source});
+    call.stage = static_cast<StageId>(to_.stages.size() - 1);
+    for (std::size_t i = 0; i < form.order.size(); ++i) call.shape[i] = result.shape[at(form.order[i])];
+    const NodeId made = add(std::move(call), Op::library_call, std::move(arguments), std::move(attributes));
+    if (form.order.empty()) return made;
+    return view_of(made, Op::transpose, result.shape, to_[made].stage, TransposeAttributes{inverse(form.order)});
   }
 
-  const Graph& g_;
   const std::vector<NodeId> products_;
-  Graph to_;
-  std::vector<NodeId> where_;
   std::vector<std::optional<NodeId>> call_at_;  // by the result of a form
   std::unordered_map<NodeId, const LibraryForm*> form_at_;
   std::unordered_map<NodeId, Other> other_at_;

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "kfusion/divide_up.hpp"
-#include "kfusion/plan/rewrites/graph_copy.hpp"
+#include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {
 namespace {
@@ -69,9 +69,8 @@ bool lies_across(const Graph& g, const Extents& shape) {
 /// Of a CPU: a float holds the sums of so many rows about as exactly as their elements.
 constexpr std::int64_t kRowsOfCpuPart = 32, kMostCpuParts = 256;
 
-/// Of inputs as large as the matrix that `sum` reduces, the narrowest one's: bytes.
-std::int64_t item_of_rows(const Graph& g, const Node& sum) {
-  const Node& summed = g[sum.arguments[0]];
+/// Bytes of an element of the narrowest input as large as the matrix that is summed, or of its own.
+std::int64_t item_of_rows(const Graph& g, const Node& summed) {
   auto item = static_cast<std::int64_t>(item_bytes(summed.dtype));
   for (const Node& n : g.nodes)
     if (n.op == Op::input && product(n.shape) == product(summed.shape))
@@ -131,54 +130,46 @@ std::int64_t parts_of_product(std::int64_t rows, std::int64_t columns, const Dev
   return suit && device.compute_capability == 90 ? rows / kRowsOfTile : 0;
 }
 
+/// Sums along leading axes as sums of partial sums (Op::partial_sums): of as many as `parts_of` says for the node that
+/// is summed, along how many axes, with so many rows and columns. 0: the sum stays.
+template <class PartsOf>
+std::optional<Graph> summed_in_parts(const Graph& g, PartsOf parts_of) {
+  GraphCopy to(g);
+  return to.changed([&](NodeId n, const Node& sum) -> std::optional<NodeId> {
+    const int axes = summed_axes(g, g[n]);
+    if (axes == 0) return std::nullopt;
+    const Extents& shape = g[g[n].arguments[0]].shape;
+    const std::int64_t rows = extent(shape, 0, at(axes)), columns = extent(shape, at(axes), shape.size());
+    const std::int64_t parts = parts_of(g[n].arguments[0], axes, rows, columns);
+    if (parts == 0) return std::nullopt;
+    Node total = sum;
+    total.dtype = is_half(sum.dtype) ? DType::kFloat32 : sum.dtype;
+    total.shape = {shape.begin() + axes, shape.end()};
+    Node partial = total;
+    partial.shape.insert(partial.shape.begin(), 1, parts);
+    const NodeId made = to.add(std::move(partial), Op::partial_sums, sum.arguments, PartialAttributes{axes, parts});
+    const NodeId whole = to.add(std::move(total), Op::sum, {made}, ReduceAttributes{{0}, false, false});
+    return to.reshaped(to.in_dtype(whole, sum.dtype, sum.stage), sum.shape, sum.stage);
+  });
+}
+
 }  // namespace
 
-std::optional<Graph> with_partial_sums(const Graph& g, SumsOf what, const Device& device) {
-  const ReducedRows rows(g);
+/// Of elements of a product, of a half type, after maps perhaps.
+std::optional<Graph> products_summed_in_parts(const Graph& g, const Device& device) {
   OfProducts products(g);
-  const auto parts_of = [&](const Node& n) -> std::int64_t {
-    const int axes = summed_axes(g, n);
-    if (axes == 0) return 0;
-    const Extents& shape = g[n.arguments[0]].shape;
-    const std::int64_t height = extent(shape, 0, at(axes)), columns = extent(shape, at(axes), shape.size());
-    if (what == SumsOf::kProducts) return products.is(n.arguments[0]) ? parts_of_product(height, columns, device) : 0;
-    if (!rows.have(shape, axes) || (device.is_cpu && lies_across(g, shape))) return 0;
-    return parts_for(height, columns, item_of_rows(g, n), device);
-  };
-  if (std::ranges::none_of(g.nodes, [&](const Node& n) { return parts_of(n) > 0; })) return std::nullopt;
-  GraphCopy copy(g);
-  return copy.copied([&](NodeId id, Node sum) {
-    const std::int64_t parts = parts_of(g[id]);
-    if (parts == 0) return copy.add(std::move(sum));
-    const int axes = summed_axes(g, g[id]);
-    const Extents& shape = g[g[id].arguments[0]].shape;
-    Node partial = sum;
-    partial.op = Op::partial_sums;
-    partial.dtype = is_half(sum.dtype) ? DType::kFloat32 : sum.dtype;
-    partial.shape = {parts};
-    partial.shape.insert(partial.shape.end(), shape.begin() + axes, shape.end());
-    partial.attributes = PartialAttributes{axes, parts};
-    Node total = sum;
-    total.dtype = partial.dtype;
-    total.shape = {partial.shape.begin() + 1, partial.shape.end()};
-    total.attributes = ReduceAttributes{{0}, false, false};
-    total.arguments = {copy.add(std::move(partial))};
-    NodeId result = copy.add(total);
-    if (total.dtype != sum.dtype) {
-      Node cast = total;
-      cast.op = Op::cast;
-      cast.dtype = sum.dtype;
-      cast.attributes = CastAttributes{};
-      cast.arguments = {result};
-      result = copy.add(std::move(cast));
-    }
-    if (total.shape == sum.shape) return result;
-    Node reshape = copy[result];
-    reshape.op = Op::reshape;
-    reshape.shape = sum.shape;
-    reshape.attributes = {};
-    reshape.arguments = {result};
-    return copy.add(std::move(reshape));
+  return summed_in_parts(g, [&](NodeId summed, int, std::int64_t rows, std::int64_t columns) {
+    return products.is(summed) ? parts_of_product(rows, columns, device) : 0;
+  });
+}
+
+/// Where the other axes of something of the same shape are reduced.
+std::optional<Graph> rows_summed_in_parts(const Graph& g, const Device& device) {
+  const ReducedRows reduced(g);
+  return summed_in_parts(g, [&](NodeId summed, int axes, std::int64_t rows, std::int64_t columns) -> std::int64_t {
+    const Extents& shape = g[summed].shape;
+    if (!reduced.have(shape, axes) || (device.is_cpu && lies_across(g, shape))) return 0;
+    return parts_for(rows, columns, item_of_rows(g, g[summed]), device);
   });
 }
 

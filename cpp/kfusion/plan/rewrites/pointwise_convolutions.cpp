@@ -1,16 +1,17 @@
-#include "kfusion/plan/rewrites/pointwise_convolutions.hpp"
-
+// Convolutions of half types by windows of one element, without stride and padding, as products of all pixels and the
+// weight: (N H W, C) by (C, O). Not of images that the caller's arrays have with their channels outermost: a product
+// would read them against their order. Elementwise operations on such products run over pixels, too.
 #include <algorithm>
 #include <map>
 
-#include "kfusion/plan/rewrites/graph_copy.hpp"
+#include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {
 namespace {
 
 class AsProducts : private GraphCopy {
  public:
-  explicit AsProducts(const Graph& g) : GraphCopy(g) {}
+  using GraphCopy::GraphCopy;
 
   std::optional<Graph> run() {
     return changed([&](NodeId n, const Node& node) -> std::optional<NodeId> {
@@ -93,9 +94,6 @@ class AsProducts : private GraphCopy {
 
 }  // namespace
 
-std::optional<Graph> with_pointwise_convolutions(const Graph& g) {
-  const bool any = std::ranges::any_of(g.nodes, [](const Node& n) { return n.op == Op::conv2d; });
-  return any ? AsProducts(g).run() : std::nullopt;
-}
+std::optional<Graph> pointwise_convolutions(const Graph& g, const Device&) { return AsProducts(g).run(); }
 
 }  // namespace kfusion

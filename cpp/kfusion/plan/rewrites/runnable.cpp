@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kfusion/graph/constant.hpp"
+#include "kfusion/graph/copy.hpp"
 #include "kfusion/graph/promotion.hpp"
 
 namespace kfusion {
@@ -20,13 +21,6 @@ void infer(const Graph& g, Node& n) {
   if (kind(n.op) == OpKind::kSource) return;
   n.library = inferred_library(g, n);
   n.place = inferred_place(g, n);
-}
-
-/// A node of `to` that computes `n`, whose arguments are numbered as in `to`.
-NodeId append_inferred(Graph& to, Node n) {
-  infer(to, n);
-  to.nodes.push_back(std::move(n));
-  return static_cast<NodeId>(to.nodes.size() - 1);
 }
 
 /// Adds copies to a graph whose views are read by no kernel that could store them otherwise.
@@ -64,7 +58,7 @@ class Results {
   }
 
   NodeId copy(NodeId n) {
-    if (is_weak(g_[n])) n = append_inferred(g_, converted_constant(g_[n], g_[n].dtype));  // no node reads a scalar
+    if (is_weak(g_[n])) n = append(converted_constant(g_[n], g_[n].dtype));  // no node reads a scalar
     Node c;
     c.op = Op::cast;
     c.dtype = g_[n].dtype;
@@ -73,7 +67,13 @@ class Results {
     c.attributes = CastAttributes{};
     c.stage = static_cast<StageId>(g_.stages.size());
     g_.stages.push_back({unique_name("copy"), ""});
-    return append_inferred(g_, std::move(c));
+    return append(std::move(c));
+  }
+
+  NodeId append(Node n) {
+    infer(g_, n);
+    g_.nodes.push_back(std::move(n));
+    return static_cast<NodeId>(g_.nodes.size() - 1);
   }
 
   std::string unique_name(const std::string& name) {
@@ -97,24 +97,20 @@ Graph without_empty_work(Graph g) {
     for (Node& n : g.nodes) infer(g, n);
     return g;
   }
-  Graph to;
-  to.stages = std::move(g.stages);
-  to.nodes.reserve(g.nodes.size());
-  std::vector<NodeId> where;  // by node of g
-  for (std::size_t i = 0; i < g.nodes.size(); ++i) {
-    Node n = std::move(g.nodes[i]);
-    const bool empty = all_empty[i];
-    for (NodeId& a : n.arguments) a = where[static_cast<std::size_t>(a)];
-    if (empty) {
+  GraphCopy to(g);
+  const auto add_inferred = [&](Node n) {
+    infer(to.graph(), n);
+    return to.add(std::move(n));
+  };
+  return to.copied([&](NodeId id, Node n) {
+    if (all_empty[at(id)]) {
       const Node value = constant_node(DType::kFloat64, {value_of_nothing(n.op)});
-      n.arguments = {append_inferred(to, converted_constant(value, n.dtype))};
+      n.arguments = {add_inferred(converted_constant(value, n.dtype))};
       n.op = Op::broadcast;
       n.attributes = {};
     }
-    where.push_back(append_inferred(to, std::move(n)));
-  }
-  for (const Output& o : g.outputs) to.outputs.push_back({o.name, where[static_cast<std::size_t>(o.node)]});
-  return to;
+    return add_inferred(std::move(n));
+  });
 }
 
 Graph with_own_results(Graph g) { return Results(std::move(g)).run(); }

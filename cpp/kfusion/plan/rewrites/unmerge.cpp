@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "kfusion/graph/copy.hpp"
 #include "kfusion/plan/rewrites/push.hpp"
 #include "kfusion/plan/rewrites/tiling.hpp"
 
@@ -72,19 +73,17 @@ std::optional<Ranges> ranges_of(const Extents& factors, std::int64_t start, std:
   return r;
 }
 
-class Unmerging {
+class Unmerging : private GraphCopy {
  public:
   Unmerging(const Graph& g, const std::set<NodeId>& seeds)
-      : g_(g), seeds_(seeds), factors_(g.nodes.size()), moved_(g.nodes.size(), -1), open_(g.nodes.size(), -1) {}
+      : GraphCopy(g), seeds_(seeds), factors_(g.nodes.size()), open_(g.nodes.size(), -1) {}
 
   Unmerged run() {
     if (!find_factors()) return {g_, seeds_};
-    to_.stages = g_.stages;
-    for (NodeId n = 0; n < std::ssize(g_.nodes); ++n) move(n);
-    for (const Output& o : g_.outputs) to_.outputs.push_back({o.name, moved_[at(o.node)]});
+    Graph made = copied([&](NodeId n, Node node) { return moved(n, std::move(node)); });
     std::set<NodeId> seeds;
     for (const NodeId seed : seeds_) seeds.insert(moved_[at(seed)]);
-    return {std::move(to_), std::move(seeds)};
+    return {std::move(made), std::move(seeds)};
   }
 
  private:
@@ -142,44 +141,24 @@ class Unmerging {
     return changed;
   }
 
-  NodeId add(Node n) {
-    to_.nodes.push_back(std::move(n));
-    return static_cast<NodeId>(to_.nodes.size() - 1);
-  }
-
-  NodeId add_reshape(NodeId x, Extents shape, StageId stage) {
-    if (to_[x].shape == shape) return x;
-    Node r = to_[x];
-    r.op = Op::reshape;
-    r.shape = std::move(shape);
-    r.arguments = {x};
-    r.attributes = {};
-    r.stage = stage;
-    return add(std::move(r));
-  }
-
-  void move(NodeId n) {
-    Node node = g_[n];
+  /// What stands for node n of the graph; `node`: of the arguments that stand for its own.
+  NodeId moved(NodeId n, Node node) {
     if (factors_[at(n)] && is_elementwise(node)) {
       const Extents shape = node.shape;
-      for (NodeId& a : node.arguments) {
+      for (std::size_t i = 0; i < node.arguments.size(); ++i) {
+        const NodeId a = g_[n].arguments[i];
         const Factors seen = broadcast_factors(*factors_[at(n)], g_[a].shape, shape);
-        a = factors_[at(a)] == seen ? open_[at(a)] : add_reshape(moved_[at(a)], seen.flat(), node.stage);
+        node.arguments[i] =
+            factors_[at(a)] == seen ? open_[at(a)] : reshaped(node.arguments[i], seen.flat(), node.stage);
       }
       node.shape = factors_[at(n)]->flat();
       open_[at(n)] = add(std::move(node));
-      moved_[at(n)] = add_reshape(open_[at(n)], shape, g_[n].stage);
-      return;
+      return reshaped(open_[at(n)], shape, g_[n].stage);
     }
-    if (node.op == Op::slice && factors_[at(node.arguments[0])]) {
-      if (const auto sliced = slice_of_open(n)) {
-        moved_[at(n)] = *sliced;
-        return;
-      }
-    }
-    for (NodeId& a : node.arguments) a = moved_[at(a)];
+    if (node.op == Op::slice && factors_[at(g_[n].arguments[0])])
+      if (const auto sliced = slice_of_open(n)) return *sliced;
     if (factors_[at(n)]) open_[at(n)] = node.arguments[0];  // a reshape that merges
-    moved_[at(n)] = add(std::move(node));
+    return add(std::move(node));
   }
 
   std::optional<NodeId> slice_of_open(NodeId n) {
@@ -197,14 +176,12 @@ class Unmerging {
     s.arguments = {open_[at(g_[n].arguments[0])]};
     s.shape = all.shape;
     s.attributes = SliceAttributes{all.start, all.step};
-    return add_reshape(add(std::move(s)), g_[n].shape, g_[n].stage);
+    return reshaped(add(std::move(s)), g_[n].shape, g_[n].stage);
   }
 
-  const Graph& g_;
   const std::set<NodeId>& seeds_;
   std::vector<std::optional<Factors>> factors_;  ///< by node, nothing: as it is
-  Graph to_;
-  std::vector<NodeId> moved_, open_;  ///< by node: in `to_`; over its factors
+  std::vector<NodeId> open_;                     ///< by node: over its factors, in the copy
 };
 
 }  // namespace

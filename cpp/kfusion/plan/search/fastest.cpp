@@ -226,9 +226,7 @@ Counted unfused_plan(Graph g, const Device& device, const PlanOptions& options) 
   return Planner(prepared(std::move(g), options), device, options).plan(Scope::kWithinCalls);
 }
 
-bool has_forms(const Graph& g, const PlanOptions& options) {
-  return !g.forms.empty() && options.allow.empty() && options.forbid.empty();
-}
+bool has_forms(const Graph& g, const PlanOptions& options) { return !g.forms.empty() && !options.names_kernels(); }
 
 Counted fused_plan(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused) {
   Counted chosen = fastest(prepared(g, options), device, options, unfused);

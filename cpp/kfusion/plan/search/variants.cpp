@@ -6,19 +6,12 @@
 #include "kfusion/plan/partition/joins.hpp"
 #include "kfusion/plan/prices/price.hpp"
 #include "kfusion/plan/reports/names.hpp"
-#include "kfusion/plan/rewrites/align_rows.hpp"
-#include "kfusion/plan/rewrites/cut_products.hpp"
 #include "kfusion/plan/rewrites/duplicate.hpp"
 #include "kfusion/plan/rewrites/partial_sums.hpp"
-#include "kfusion/plan/rewrites/pointwise_convolutions.hpp"
 #include "kfusion/plan/rewrites/push.hpp"
-#include "kfusion/plan/rewrites/push_gathers.hpp"
-#include "kfusion/plan/rewrites/push_masks.hpp"
-#include "kfusion/plan/rewrites/regroup.hpp"
 #include "kfusion/plan/rewrites/runnable.hpp"
+#include "kfusion/plan/rewrites/table.hpp"
 #include "kfusion/plan/rewrites/tiling.hpp"
-#include "kfusion/plan/rewrites/unroll.hpp"
-#include "kfusion/plan/rewrites/widen_positions.hpp"
 
 namespace kfusion {
 namespace {
@@ -30,18 +23,6 @@ constexpr std::int64_t kLeastSaving = 100;
 /// most: less may be the prices' error.
 constexpr std::size_t kMostReordered = 256;
 constexpr double kClearlyFaster = 0.98;
-
-/// Short reductions that may be written out. A CPU takes rows of a few elements for much longer than operations on
-/// slices (1024 x 1024 distances in 32 dimensions 56 ms instead of 3.6). To a GPU, which reads neighbours best,
-/// elements a few apart cost more: reading an array in that way must save half of all bytes.
-constexpr Unroll kUnrollCpu{32, true}, kUnrollGpu{4, false};
-constexpr std::int64_t kLeastRatio = 2;
-
-/// Elements of rows whose extremes are taken beside what else is computed of them. Of computed values (y = softmax(x)
-/// and its maximum) a CPU takes them a row at a time: 65536 rows of 64 elements take one core 13.7 ms instead of 3.1 by
-/// a second kernel, of 512 26 instead of 17, of 1024 as long. But of 512, x.sum(-1) with x.max() takes 5.9 instead of
-/// 11, and layer norm divided by its largest element 35 instead of 72.
-constexpr std::int64_t kLeastSplitRowCpu = 512;
 
 }  // namespace
 
@@ -58,36 +39,24 @@ Counted Planner::plan(Scope scope) const {
 
 Counted Planner::fused(const Counted& unfused, bool in_any_order) const {
   Graph g = simple_graph(Scope::kEverything);
-  const bool names_kernels = !options_.allow.empty() || !options_.forbid.empty();
-  if (auto masked = names_kernels ? std::nullopt : with_masks_pushed(g)) g = simplify(std::move(*masked));
+  for (const Rewrite& r : rewrites())
+    if (auto other = r.accepted ? std::nullopt : rewritten(g, r)) g = std::move(*other);
   Counted chosen = plan_in_cells(g, unfused);
-  const auto consider = [&](std::optional<Graph> other, auto is_better) {
-    if (!other) return;
-    *other = simplify(std::move(*other));
+  for (const Rewrite& r : rewrites()) {
+    auto other = r.accepted ? rewritten(g, r) : std::nullopt;
+    if (!other) continue;
     Counted made = plan_in_cells(*other, unfused);
-    if (!made.exceeds(unfused) && is_better(made)) chosen = std::move(made), g = std::move(*other);
-  };
-  const auto saves_time = [&](const Counted& other) { return other.us() < chosen.us(); };
-  const auto saves_both = [&](const Counted& other) { return saves_time(other) && other.bytes() < chosen.bytes(); };
-  if (!names_kernels) {  // else the caller names the reductions and values that there are
-    consider(with_reductions_joined(g), saves_both);
-    consider(with_reductions_split(g, device_.is_cpu ? kLeastSplitRowCpu : 1), saves_both);
-    consider(with_positions_widened(g), saves_time);
+    if (!made.exceeds(unfused) && r.accepted(chosen, made, device_)) chosen = std::move(made), g = std::move(*other);
   }
-  consider(unrolled(g, device_.is_cpu ? kUnrollCpu : kUnrollGpu),
-           [&](const Counted& other) { return is_worth_unrolling(chosen, other); });
-  if (!names_kernels) consider(with_products_cut(g), saves_time);
-  if (!names_kernels && !device_.is_cpu) consider(with_pointwise_convolutions(g), saves_time);
-  if (!names_kernels && !device_.is_cpu) consider(with_rows_aligned(g), saves_time);
-  consider(with_gathers_pushed(g), saves_time);
-  if (!names_kernels)
-    for (const SumsOf what : {SumsOf::kProducts, SumsOf::kRows})
-      consider(with_partial_sums(g, what, device_),
-               [&](const Counted& other) { return saves_time(other) && has_kernels_for_partial_sums(other.plan()); });
-  if (in_any_order && !names_kernels) chosen = in_fastest_order(std::move(chosen), unfused);
+  if (in_any_order && !options_.names_kernels()) chosen = in_fastest_order(std::move(chosen), unfused);
   for (const Scope scope : {Scope::kCallsFirst, Scope::kWithinCalls})
     if (chosen.exceeds(unfused)) chosen = plan(scope);
   return chosen;
+}
+
+std::optional<Graph> Planner::rewritten(const Graph& g, const Rewrite& rewrite) const {
+  auto other = rewrite.when(options_, device_) ? rewrite.of(g, device_) : std::nullopt;
+  return other ? std::optional(simplify(std::move(*other))) : std::nullopt;
 }
 
 /// A merge may be in the way of others that save more: which ones, the order decides. The plan's own graph is planned
@@ -104,11 +73,6 @@ Counted Planner::in_fastest_order(Counted chosen, const Counted& unfused) const 
     if (is_allowed && (is_faster || chosen.exceeds(unfused))) chosen = std::move(other);
   }
   return chosen;
-}
-
-bool Planner::is_worth_unrolling(const Counted& chosen, const Counted& other) const {
-  const bool saves = device_.is_cpu || kLeastRatio * other.bytes() <= chosen.bytes();
-  return saves && !other.exceeds(chosen) && other.us() <= chosen.us();
 }
 
 /// Joins are pushed, and sliced values computed in slices, where that saves time: all of them, else those that are

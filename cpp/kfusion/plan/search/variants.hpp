@@ -6,6 +6,8 @@
 
 namespace kfusion {
 
+struct Rewrite;
+
 /// Kinds of seeds that are tried one after the other at most, each for one more plan.
 inline constexpr std::size_t kMostTrials = 8;
 
@@ -25,7 +27,7 @@ class Planner {
 
  private:
   Counted in_fastest_order(Counted chosen, const Counted& unfused) const;
-  bool is_worth_unrolling(const Counted& chosen, const Counted& other) const;
+  std::optional<Graph> rewritten(const Graph& g, const Rewrite& rewrite) const;
   Counted plan_in_cells(const Graph& g, const Counted& unfused) const;
   Counted plan_with_copies(Graph g) const;
   std::unique_ptr<Planning> planning_of(Graph g, Scope scope) const;

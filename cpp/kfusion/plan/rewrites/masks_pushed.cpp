@@ -1,12 +1,13 @@
-#include "kfusion/plan/rewrites/push_masks.hpp"
-
+// Masks pushed below the maps of a product whose largest elements are wanted, so that the maps can follow the
+// reduction: where(m, f(x), f(c)) is f(where(m, x, c)), and f(x) * m, of a mask of 0 and 1 and f(0) = 0, is f(x * m).
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/graph/facts.hpp"
-#include "kfusion/plan/rewrites/graph_copy.hpp"
+#include "kfusion/graph/match.hpp"
+#include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {
 namespace {
@@ -22,20 +23,13 @@ struct Site {
 
 class Masks : private GraphCopy {
  public:
-  explicit Masks(const Graph& g) : GraphCopy(g), readers_(count_readers(g)), reader_(g.nodes.size(), -1) {
-    for (NodeId n = 0; n < std::ssize(g.nodes); ++n)
-      for (const NodeId a : g[n].arguments) reader_[at(a)] = n;
-    for (const Output& o : g.outputs) reader_[at(o.node)] = -1;
-  }
+  using GraphCopy::GraphCopy;
 
   std::optional<Graph> run() {
-    bool any = false;
-    Graph masked = copied([&](NodeId n, Node node) {
+    return changed([&](NodeId n, const Node& node) -> std::optional<NodeId> {
       const auto site = site_of(n);
-      any = any || site;
-      return site ? pushed(n, std::move(node), *site) : add(std::move(node));
+      return site ? std::optional(pushed(n, node, *site)) : std::nullopt;
     });
-    return any ? std::optional(std::move(masked)) : std::nullopt;
   }
 
  private:
@@ -61,8 +55,7 @@ class Masks : private GraphCopy {
 
   /// Whether a maximum or minimum of n is all that is wanted of it.
   bool is_reduced(NodeId n) const {
-    for (int depth = 0; depth < kFarthest && readers_[at(n)] == 1 && reader_[at(n)] >= 0; ++depth) {
-      n = reader_[at(n)];
+    for (int depth = 0; depth < kFarthest && (n = readers().only(n)) >= 0; ++depth) {
       if (g_[n].op == Op::max || g_[n].op == Op::min) return true;
       if (kind(g_[n].op) != OpKind::kMap && kind(g_[n].op) != OpKind::kCast && kind(g_[n].op) != OpKind::kView)
         return false;
@@ -80,7 +73,7 @@ class Masks : private GraphCopy {
 
   /// Whether the mask can be computed over x in the place of n, a map of it that nothing else reads.
   bool is_passed(NodeId mask, NodeId n, NodeId x) const {
-    return readers_[at(n)] == 1 && g_[n].shape == g_[mask].shape && g_[x].shape == g_[mask].shape &&
+    return readers().only(n) >= 0 && g_[n].shape == g_[mask].shape && g_[x].shape == g_[mask].shape &&
            is_float(g_[x].dtype);
   }
 
@@ -139,9 +132,10 @@ class Masks : private GraphCopy {
   void add_maps_of_scaling(NodeId mask, Site& site) const {
     NodeId n = g_[mask].arguments[site.value];
     while (true) {
-      if (g_[n].op == Op::log && g_[g_[n].arguments[0]].op == Op::add) {  // log(1 + x)
-        const NodeId sum = g_[n].arguments[0], x = varying_argument(sum);
-        if (x < 0 || before_map(sum, 1) != 0.0 || !is_passed(mask, n, x) || readers_[at(sum)] != 1) return;
+      NodeId sum = -1, x = -1;
+      const auto one = m::such([&](NodeId c) { return known_constant(g_, c) >= 0; });
+      if (m::matches(g_, n, m::log(m::bind(sum, m::add(m::bind(x), one))))) {  // log(1 + x)
+        if (before_map(sum, 1) != 0.0 || !is_passed(mask, n, x) || readers().only(sum) < 0) return;
         if (!is_never_negative(g_, x)) return;
         site.maps.insert(site.maps.end(), {n, sum});
         n = x;
@@ -149,7 +143,7 @@ class Masks : private GraphCopy {
       }
       const bool widens = g_[n].op == Op::cast && item_bytes(g_[n].dtype) > item_bytes(g_[g_[n].arguments[0]].dtype);
       if (!widens && g_[n].op != Op::log1p && g_[n].op != Op::sqrt) return;
-      const NodeId x = g_[n].arguments[0];
+      x = g_[n].arguments[0];
       if (!is_passed(mask, n, x) || (!widens && !is_never_negative(g_, x))) return;
       site.maps.push_back(n);
       n = x;
@@ -164,7 +158,7 @@ class Masks : private GraphCopy {
     mask.arguments[site.value] = moved_[at(x)];
     if (g_[n].op == Op::where)
       mask.arguments[other] = add(constant_node(dtype, {site.other}));
-    else if (g_[g_[n].arguments[other]].dtype != dtype)
+    else
       mask.arguments[other] = in_dtype(mask.arguments[other], dtype, mask.stage);
     mask.dtype = dtype;
     NodeId value = add(std::move(mask));
@@ -176,24 +170,11 @@ class Masks : private GraphCopy {
     }
     return value;
   }
-
-  NodeId in_dtype(NodeId n, DType dtype, StageId stage) {
-    Node cast = to_[n];
-    cast.op = Op::cast;
-    cast.dtype = dtype;
-    cast.arguments = {n};
-    cast.attributes = CastAttributes{};
-    cast.stage = stage;
-    return add(std::move(cast));
-  }
-
-  std::vector<int> readers_;
-  std::vector<NodeId> reader_;  ///< by node: one of them; -1 for a result
 };
 
 }  // namespace
 
-std::optional<Graph> with_masks_pushed(const Graph& g) {
+std::optional<Graph> masks_pushed(const Graph& g, const Device&) {
   const bool has_product = std::ranges::any_of(g.nodes, [](const Node& n) { return n.op == Op::matmul; });
   return has_product ? Masks(g).run() : std::nullopt;
 }

@@ -1,10 +1,11 @@
-#include "kfusion/plan/rewrites/align_rows.hpp"
-
+// Zeros behind the rows of large computed factors of half types: a GPU's products are quick where rows begin at
+// multiples of kRowAlignment (device.hpp), and the kernel that computes a factor can store its rows so. Where the
+// padded axis is summed over, the other factor gets as many zeros; else a slice of the product is taken.
 #include <algorithm>
 
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/plan/prices/device.hpp"
-#include "kfusion/plan/rewrites/graph_copy.hpp"
+#include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {
 namespace {
@@ -19,7 +20,7 @@ struct Padded {
 
 class Aligning : private GraphCopy {
  public:
-  explicit Aligning(const Graph& g) : GraphCopy(g) {}
+  using GraphCopy::GraphCopy;
 
   std::optional<Graph> run() {
     return changed([&](NodeId n, const Node& node) -> std::optional<NodeId> {
@@ -106,9 +107,6 @@ class Aligning : private GraphCopy {
 
 }  // namespace
 
-std::optional<Graph> with_rows_aligned(const Graph& g) {
-  const bool has_product = std::ranges::any_of(g.nodes, [](const Node& n) { return n.op == Op::matmul; });
-  return has_product ? Aligning(g).run() : std::nullopt;
-}
+std::optional<Graph> rows_aligned(const Graph& g, const Device&) { return Aligning(g).run(); }
 
 }  // namespace kfusion

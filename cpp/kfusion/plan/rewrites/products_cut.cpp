@@ -1,8 +1,8 @@
-#include "kfusion/plan/rewrites/cut_products.hpp"
-
+// Products of which elementwise work reads two halves, as gates in models do: x @ w with both weights in one matrix.
+// The halves of their columns, plus halves of a bias, are products of halves of the right factor.
 #include <algorithm>
 
-#include "kfusion/plan/rewrites/graph_copy.hpp"
+#include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {
 namespace {
@@ -17,11 +17,7 @@ struct Halved {
 
 class Cutting : private GraphCopy {
  public:
-  explicit Cutting(const Graph& g) : GraphCopy(g), readers_(g.nodes.size()), is_output_(g.nodes.size(), false) {
-    for (NodeId n = 0; n < std::ssize(g.nodes); ++n)
-      for (const NodeId a : g[n].arguments) readers_[at(a)].push_back(n);
-    for (const Output& o : g.outputs) is_output_[at(o.node)] = true;
-  }
+  using GraphCopy::GraphCopy;
 
   std::optional<Graph> run() {
     return changed([&](NodeId n, const Node& node) -> std::optional<NodeId> {
@@ -37,8 +33,9 @@ class Cutting : private GraphCopy {
   std::optional<Halved> halved_by(NodeId n) const {
     const NodeId value = g_[n].arguments[0];
     const auto halved = halved_value(value);
-    if (!halved || is_output_[at(value)] || readers_[at(value)].size() != 2) return std::nullopt;
-    const NodeId one = readers_[at(value)][0], other = readers_[at(value)][1];
+    const NodeIds& readers = this->readers().of(value);
+    if (!halved || this->readers().is_result(value) || readers.size() != 2) return std::nullopt;
+    const NodeId one = readers[0], other = readers[1];
     const bool halves = is_half(one, value) && is_half(other, value) && slice(one).start != slice(other).start;
     return halves ? halved : std::nullopt;
   }
@@ -72,7 +69,7 @@ class Cutting : private GraphCopy {
     NodeId found = -1;
     for (const NodeId a : g_[n].arguments) {
       if (is_vector(a, n) || g_[a].shape.empty()) continue;
-      if (found >= 0 || g_[a].shape != g_[n].shape || readers_[at(a)].size() != 1 || is_output_[at(a)]) return -1;
+      if (found >= 0 || g_[a].shape != g_[n].shape || readers().only(a) < 0) return -1;
       found = a;
     }
     return found;
@@ -108,16 +105,10 @@ class Cutting : private GraphCopy {
     shape.back() = size;
     return view_of(n, Op::slice, std::move(shape), stage, std::move(s));
   }
-
-  std::vector<std::vector<NodeId>> readers_;
-  std::vector<bool> is_output_;
 };
 
 }  // namespace
 
-std::optional<Graph> with_products_cut(const Graph& g) {
-  const bool has_product = std::ranges::any_of(g.nodes, [](const Node& n) { return n.op == Op::matmul; });
-  return has_product ? Cutting(g).run() : std::nullopt;
-}
+std::optional<Graph> products_cut(const Graph& g, const Device&) { return Cutting(g).run(); }
 
 }  // namespace kfusion

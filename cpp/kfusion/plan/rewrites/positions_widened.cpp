@@ -1,10 +1,11 @@
-#include "kfusion/plan/rewrites/widen_positions.hpp"
-
+// Masks and biases of positions computed where they are used: of all heads, instead of stored once for them. Maps of
+// positions (and of what is small beside them), which an operation on a product's elements reads broadcast, are
+// computed over the operation's own shape.
 #include <algorithm>
 #include <map>
 
 #include "kfusion/graph/shapes.hpp"
-#include "kfusion/plan/rewrites/graph_copy.hpp"
+#include "kfusion/plan/rewrites/table.hpp"
 #include "kfusion/plan/rewrites/tiling.hpp"
 
 namespace kfusion {
@@ -22,18 +23,14 @@ class Widening : private GraphCopy {
   }
 
   std::optional<Graph> run() {
-    bool any = false;
-    Graph wide = copied([&](NodeId n, Node node) {
-      if (is_map(n) && of_product_[at(n)])
-        for (std::size_t i = 0; i < node.arguments.size(); ++i) {
-          const NodeId a = g_[n].arguments[i];
-          if (!is_map(a) || !is_smaller(a, g_[n].shape)) continue;
-          node.arguments[i] = widened(a, g_[n].shape);
-          any = true;
-        }
-      return add(std::move(node));
+    return changed([&](NodeId n, const Node& node) -> std::optional<NodeId> {
+      if (!is_map(n) || !of_product_[at(n)]) return std::nullopt;
+      NodeIds arguments = node.arguments;
+      for (std::size_t i = 0; i < arguments.size(); ++i)
+        if (const NodeId a = g_[n].arguments[i]; is_map(a) && is_smaller(a, g_[n].shape))
+          arguments[i] = widened(a, g_[n].shape);
+      return arguments == node.arguments ? std::nullopt : std::optional(add(node, node.op, std::move(arguments)));
     });
-    return any ? std::optional(std::move(wide)) : std::nullopt;
   }
 
  private:
@@ -83,6 +80,6 @@ class Widening : private GraphCopy {
 
 }  // namespace
 
-std::optional<Graph> with_positions_widened(const Graph& g) { return Widening(g).run(); }
+std::optional<Graph> positions_widened(const Graph& g, const Device&) { return Widening(g).run(); }
 
 }  // namespace kfusion

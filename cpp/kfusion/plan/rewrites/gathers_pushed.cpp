@@ -1,12 +1,12 @@
-#include "kfusion/plan/rewrites/push_gathers.hpp"
-
+// Gathers pushed through what they read: elements of f(x, y) at positions are f of the elements of x and of y there. So
+// no array is stored of which only a few elements are wanted, as of log_softmax for a loss by class numbers.
 #include <algorithm>
 #include <map>
 #include <tuple>
 
 #include "kfusion/graph/promotion.hpp"
 #include "kfusion/graph/shapes.hpp"
-#include "kfusion/plan/rewrites/graph_copy.hpp"
+#include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {
 namespace {
@@ -127,12 +127,6 @@ class Pushing : private GraphCopy {
 
 }  // namespace
 
-std::optional<Graph> with_gathers_pushed(const Graph& g) {
-  const auto is_passed = [](const Node& n) {  // what gathers are pushed through
-    return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast || n.op == Op::broadcast || n.op == Op::transpose;
-  };
-  const auto may_move = [&](const Node& n) { return kind(n.op) == OpKind::kGather && is_passed(g[n.arguments[0]]); };
-  return std::ranges::any_of(g.nodes, may_move) ? Pushing(g).run() : std::nullopt;
-}
+std::optional<Graph> gathers_pushed(const Graph& g, const Device&) { return Pushing(g).run(); }
 
 }  // namespace kfusion
