@@ -8,6 +8,7 @@
 #include "kfusion/grad/reach.hpp"
 #include "kfusion/grad/vjp.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "kfusion/ops/signature.hpp"
 
 namespace py = pybind11;
 
@@ -142,9 +143,12 @@ py::list op_rows() {
     d["name"] = row.name;
     d["kind"] = name(row.kind);
     d["arity"] = row.arity;
-    d["signature"] = name(row.signature);
+    d["signature"] = info(row.signature).name;
+    d["takes"] = info(row.signature).takes_words;
+    d["gives"] = info(row.signature).gives_words;
     d["flops"] = row.flops;
     d["other_names"] = other_names(row);
+    for (const char* library : {"lax", "onnx"}) d[library] = other_names(row, library);
     d["doc"] = row.doc;
     d["cost"] = name(row.cost);
     d["facts"] = names_of_facts(row.facts);

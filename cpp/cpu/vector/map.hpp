@@ -1,7 +1,7 @@
 // The maps of ops.def on vectors.
 #pragma once
 #include "cpu/vector/math.hpp"
-#include "kfusion/ops/op.hpp"
+#include "kfusion/ops/signature.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {
@@ -20,29 +20,11 @@ struct Map;
   };
 #include "kfusion/ops/ops.def"
 
-/// Whether a row takes arguments of compute type T, and whether it gives bools (else T).
+/// The dtype whose compute type is T.
 template <class T>
-constexpr bool accepts(Signature s) {
-  switch (s) {
-    case Signature::F_F:
-    case Signature::FF_F:
-      return kIsFloat<T>;
-    case Signature::S_S:
-    case Signature::SS_S:
-      return !kIsBool<T>;
-    case Signature::II_I:
-      return !kIsFloat<T>;
-    case Signature::ZZ_Z:
-      return !kIsFloat<T> && !kIsBool<T>;
-    case Signature::LLL_L:
-      return !kIsFloat<T> && sizeof(T) == 8;
-    case Signature::BB_B:
-      return kIsBool<T>;
-    default:
-      return true;
-  }
-}
-constexpr bool gives_bool(Signature s) { return s == Signature::A_B || s == Signature::AA_B || s == Signature::BB_B; }
+inline constexpr DType kDtypeOf = kIsBool<T>    ? DType::kBool
+                                  : kIsFloat<T> ? (sizeof(T) == 4 ? DType::kFloat32 : DType::kFloat64)
+                                                : (sizeof(T) == 4 ? DType::kInt32 : DType::kInt64);
 
 template <bool kCondition, class Then, class Else>
 struct Either {
@@ -55,15 +37,15 @@ struct Either<false, Then, Else> {
 
 /// What a map of arguments of type T gives, and what its first argument is.
 template <Op op, class T>
-using ResultOf = typename Either<gives_bool(info(op).signature), BoolVec, Vec<T>>::Type;
+using ResultOf = typename Either<signature_of(op).gives_bool(), BoolVec, Vec<T>>::Type;
 template <Op op, class T>
-using FirstOf = typename Either<info(op).signature == Signature::BNN_N, BoolVec, Vec<T>>::Type;
+using FirstOf = typename Either<signature_of(op).chooses, BoolVec, Vec<T>>::Type;
 
 /// The value of a map, as it is kept.
 template <Op op, class T>
 inline ResultOf<op, T> apply(FirstOf<op, T> x, Vec<T> y, Vec<T> z) {
   const auto result = Map<op>::of(x, y, z);
-  if constexpr (kIsBool<T> && !gives_bool(info(op).signature))
+  if constexpr (kIsBool<T> && !signature_of(op).gives_bool())
     return BoolVec(BoolVec(result) != BoolVec(0));
   else
     return ResultOf<op, T>(result);

@@ -23,11 +23,14 @@ Names all_names() {
 
 }  // namespace
 
-std::vector<std::string_view> other_names(const OpInfo& row) {
+std::vector<std::string_view> other_names(const OpInfo& row, std::string_view library) {
   std::vector<std::string_view> names;
   for (std::string_view rest = row.other_names; !rest.empty();) {
-    names.push_back(rest.substr(0, rest.find(' ')));
-    rest.remove_prefix(std::min(names.back().size() + 1, rest.size()));
+    const std::string_view word = rest.substr(0, rest.find(' '));
+    rest.remove_prefix(std::min(word.size() + 1, rest.size()));
+    const std::size_t dot = word.find('.');
+    const bool is_plain = dot == std::string_view::npos;
+    if (library == (is_plain ? "" : word.substr(0, dot))) names.push_back(is_plain ? word : word.substr(dot + 1));
   }
   return names;
 }
@@ -44,8 +47,6 @@ std::string_view name(OpKind k) {
                                          "contraction", "gather", "library", "join", "partial"};
   return kNames[static_cast<std::size_t>(k)];
 }
-
-std::string_view name(Signature s) { return info(s).name; }
 
 std::string_view name(OpCost c) {
   constexpr std::string_view kNames[] = {"simple", "division", "exponential", "sine", "function", "root", "power"};

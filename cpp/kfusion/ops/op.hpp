@@ -37,8 +37,12 @@ struct None {
 };
 inline constexpr None none;
 
-/// Which dtypes an op takes and gives; ops.def explains each.
-enum class Signature { F_F, FF_F, N_N, NN_N, NNN_N, S_S, SS_S, A_B, AA_B, BB_B, BNN_N, II_I, ZZ_Z, LLL_L, C_C, kNone };
+/// Which dtypes an op takes and gives. kNone: of what is neither map nor reduction.
+enum class Signature {
+#define KF_SIGNATURE(name, ...) name,
+#include "kfusion/ops/signatures.def"
+  kNone
+};
 
 /// What a map takes, by how it is computed.
 enum class OpCost : std::uint8_t {
@@ -75,7 +79,7 @@ struct OpInfo {
   int flops = 0;  ///< an element of the result (kMap) or of the argument (kReduce)
   OpCost cost = OpCost::kSimple;
   int facts = kNoFacts;
-  std::string_view other_names{};  ///< aliases, separated by spaces
+  std::string_view other_names{};  ///< separated by spaces
   std::string_view doc{};
   std::string_view expression{};                             ///< kMap: the row's own tokens, C++ and CUDA alike
   std::string_view identity{}, lift{}, combine{}, finish{};  ///< kReduce, the same
@@ -121,10 +125,10 @@ inline constexpr OpInfo kOpTable[] = {
 constexpr const OpInfo& info(Op op) { return kOpTable[static_cast<int>(op)]; }
 inline std::string_view name(Op op) { return info(op).name; }
 inline OpKind kind(Op op) { return info(op).kind; }
-std::vector<std::string_view> other_names(const OpInfo& row);
+/// Aliases; or, of a library ("lax", "onnx"), what it calls the same function.
+std::vector<std::string_view> other_names(const OpInfo& row, std::string_view library = {});
 
-std::string_view name(OpKind k);                          ///< "map", "reduce", ...
-std::string_view name(Signature s);                       ///< "F_F", ...; "" where there is none
+std::string_view name(OpKind k);  ///< "map", "reduce", ...
 std::string_view name(OpCost c);                          ///< "simple", ...
 std::vector<std::string_view> names_of_facts(int facts);  ///< "commutes", ...
 

@@ -15,12 +15,12 @@ enum class Becomes : std::uint8_t { kItself, kFloat, kBool, kInt64 };
 enum class Gives : std::uint8_t { kItself, kBool, kCount };
 
 struct SignatureInfo {
-  Signature signature{};
   std::string_view name{};  ///< "" of what is neither map nor reduction
   int takes = kAll;         ///< TypeClass, joined by |
   Becomes becomes = Becomes::kItself;
   Gives gives = Gives::kItself;
   bool chooses = false;  ///< a bool comes first, which takes no part in this
+  std::string_view takes_words{}, gives_words{};
 
   constexpr bool accepts(DType t) const {
     return (takes & (is_float(t) ? kFloats : t == DType::kBool ? kBools : t == DType::kInt32 ? kInt32s : kInt64s)) != 0;
@@ -35,29 +35,11 @@ struct SignatureInfo {
 
 /// In the order of the enum.
 inline constexpr SignatureInfo kSignatures[] = {
-    {Signature::F_F, "F_F", kFloats, Becomes::kFloat},
-    {Signature::FF_F, "FF_F", kFloats, Becomes::kFloat},
-    {Signature::N_N, "N_N"},
-    {Signature::NN_N, "NN_N"},
-    {Signature::NNN_N, "NNN_N"},
-    {Signature::S_S, "S_S", kIntegers | kFloats},
-    {Signature::SS_S, "SS_S", kIntegers | kFloats},
-    {Signature::A_B, "A_B", kAll, Becomes::kItself, Gives::kBool},
-    {Signature::AA_B, "AA_B", kAll, Becomes::kItself, Gives::kBool},
-    {Signature::BB_B, "BB_B", kBools, Becomes::kBool, Gives::kBool},
-    {Signature::BNN_N, "BNN_N", kAll, Becomes::kItself, Gives::kItself, true},
-    {Signature::II_I, "II_I", kBools | kIntegers},
-    {Signature::ZZ_Z, "ZZ_Z", kIntegers},
-    {Signature::LLL_L, "LLL_L", kInt64s, Becomes::kInt64},
-    {Signature::C_C, "C_C", kAll, Becomes::kItself, Gives::kCount},
-    {Signature::kNone, ""},
+#define KF_SIGNATURE(name, takes, becomes, gives, ...) \
+  {#name, takes, Becomes::becomes, Gives::gives, __VA_ARGS__},
+#include "kfusion/ops/signatures.def"
+    {},
 };
-
-static_assert([] {
-  for (const SignatureInfo& s : kSignatures)
-    if (&s != &kSignatures[static_cast<int>(s.signature)]) return false;
-  return true;
-}());
 
 constexpr const SignatureInfo& info(Signature s) { return kSignatures[static_cast<int>(s)]; }
 constexpr const SignatureInfo& signature_of(Op op) { return info(info(op).signature); }

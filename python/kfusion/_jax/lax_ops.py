@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _core
 from .._ops import contractions, extremes, formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc
@@ -21,60 +22,7 @@ class NoRule(Exception):
     """A primitive, or a use of one, that graphs have no nodes for."""
 
 
-_MAPS = {
-    "add": "add",
-    "add_any": "add",
-    "sub": "subtract",
-    "mul": "multiply",
-    "max": "maximum",
-    "min": "minimum",
-    "neg": "negative",
-    "sign": "sign",
-    "floor": "floor",
-    "ceil": "ceil",
-    "square": "square",
-    "exp": "exp",
-    "exp2": "exp2",
-    "expm1": "expm1",
-    "log": "log",
-    "log1p": "log1p",
-    "sqrt": "sqrt",
-    "rsqrt": "rsqrt",
-    "cbrt": "cbrt",
-    "sin": "sin",
-    "cos": "cos",
-    "tan": "tan",
-    "asin": "arcsin",
-    "acos": "arccos",
-    "atan": "arctan",
-    "atan2": "arctan2",
-    "sinh": "sinh",
-    "cosh": "cosh",
-    "tanh": "tanh",
-    "asinh": "arcsinh",
-    "acosh": "arccosh",
-    "atanh": "arctanh",
-    "logistic": "sigmoid",
-    "erf": "erf",
-    "pow": "power",
-    "is_finite": "isfinite",
-    "eq": "equal",
-    "ne": "not_equal",
-    "lt": "less",
-    "le": "less_equal",
-    "gt": "greater",
-    "ge": "greater_equal",
-    "shift_left": "left_shift",
-    "shift_right_arithmetic": "right_shift",
-}
-_REDUCTIONS = {
-    "reduce_sum": "sum",
-    "reduce_max": "max",
-    "reduce_min": "min",
-    "reduce_prod": "prod",
-    "reduce_and": "all",
-    "reduce_or": "any",
-}
+_ROWS = [(name, row["name"], row["kind"]) for row in _core.op_table() for name in row["lax"]]
 
 
 def _map(op: str) -> Rule:
@@ -356,8 +304,7 @@ WITH_GRADIENTS: dict[str, Rule] = {
     "_xlogx": formulas.xlogx,  # in entr
 }
 RULES: dict[str, Rule] = {
-    **{name: _map(op) for name, op in _MAPS.items()},
-    **{name: _reduction(op) for name, op in _REDUCTIONS.items()},
+    **{name: (_map if kind == "map" else _reduction)(op) for name, op, kind in _ROWS},
     "div": _divide,
     "rem": _rem,
     "round": _round,

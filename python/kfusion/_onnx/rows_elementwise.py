@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import _core
 from .._graph.values import Traced
 from .._spec import FLOATS, INTEGERS
 from .functions import kf
@@ -15,21 +16,6 @@ from .library import onnx
 from .refusals import RANDOM, refused
 from .table import row
 from .values import Held, NoRow, dtype_of, has_form, is_known
-
-_UNARY = {
-    **{"Abs": kf.absolute, "Acos": kf.arccos, "Acosh": kf.arccosh, "Asin": kf.arcsin, "Asinh": kf.arcsinh},
-    **{"Atan": kf.arctan, "Atanh": kf.arctanh, "Ceil": kf.ceil, "Cos": kf.cos, "Cosh": kf.cosh, "Erf": kf.erf},
-    **{"Exp": kf.exp, "Floor": kf.floor, "IsNaN": kf.isnan, "Log": kf.log, "Neg": kf.negative},
-    **{"Not": kf.logical_not, "Reciprocal": kf.reciprocal, "Relu": kf.relu, "Round": kf.rint},
-    **{"Sigmoid": kf.sigmoid, "Sign": kf.sign, "Sin": kf.sin, "Sinh": kf.sinh, "Sqrt": kf.sqrt, "Tan": kf.tan},
-    **{"Tanh": kf.tanh, "BitwiseNot": kf.invert},
-}
-_BINARY = {
-    **{"Add": kf.add, "Sub": kf.subtract, "Mul": kf.multiply, "And": kf.logical_and, "Or": kf.logical_or},
-    **{"Xor": kf.logical_xor, "BitwiseAnd": kf.bitwise_and, "BitwiseOr": kf.bitwise_or},
-    **{"BitwiseXor": kf.bitwise_xor, "Equal": kf.equal, "Less": kf.less, "LessOrEqual": kf.less_equal},
-    **{"Greater": kf.greater, "GreaterOrEqual": kf.greater_equal},
-}
 
 
 def _unary(function: Any) -> Any:
@@ -40,10 +26,10 @@ def _binary(function: Any) -> Any:
     return lambda at, node, x, y: function(*operands(at, x, y))
 
 
-for _op, _function in _UNARY.items():
-    row(_op)(_unary(_function))
-for _op, _function in _BINARY.items():
-    row(_op, since=7)(_binary(_function))
+for _row in _core.op_table():
+    _function = getattr(kf, _row["name"], None)
+    for _op in _row["onnx"]:
+        row(_op, since=(1, 7)[_row["arity"] - 1])((_unary, _binary)[_row["arity"] - 1](_function))
 
 
 def operands(at: Any, *values: Any) -> list[Any]:

@@ -14,22 +14,6 @@ from .._graph.source import TraceError
 from .._tables import wrapped
 from .operation import Array, Axes, composite, operation
 
-# For each signature in ops.def: which dtypes the arguments may have, and the result's.
-_DTYPES = {
-    "F_F": ("floats; integers and bools become floats as in the array's library", "the arguments' dtype, once floats"),
-    "N_N": ("any dtype", "the arguments' dtype"),
-    "S_S": ("numbers, not bools", "the arguments' dtype"),
-    "A_B": ("any dtype", "bool"),
-    "BB_B": ("any dtype, read as truth values", "bool"),
-    "BNN_N": ("any dtype, the condition read as truth values", "the dtype of x and y"),
-    "II_I": ("integers or bools", "the arguments' dtype"),
-    "ZZ_Z": ("integers, not bools", "the arguments' dtype"),
-    "LLL_L": ("integers, not bools; they become int64", "int64"),
-    "C_C": ("any dtype", "x's dtype; int64 for integers and bools"),
-}
-_DTYPES |= {"F" + s: _DTYPES[s] for s in ("F_F",)} | {"NN_N": _DTYPES["N_N"], "NNN_N": _DTYPES["N_N"]}
-_DTYPES |= {"SS_S": _DTYPES["S_S"], "AA_B": _DTYPES["A_B"]}
-
 _UNARY_DOC = """{doc}.
 
     {call} = {doc}, element by element
@@ -156,7 +140,7 @@ def _function(row: dict[str, Any]) -> Callable[..., Any]:
     plain = (_unary, _binary, _ternary)[row["arity"] - 1] if is_map else _reduction
     builder = _SPECIAL.get(name, plain)(name)
     names = builder.__code__.co_varnames[: builder.__code__.co_argcount]
-    takes, gives = _DTYPES[row["signature"]]
+    takes, gives = row["takes"], row["gives"]
     builder.__name__ = builder.__qualname__ = name
     form = _REDUCE_DOC if not is_map else _UNARY_DOC if row["arity"] == 1 else _MAP_DOC
     builder.__doc__ = form.format(
