@@ -7,6 +7,7 @@
 #include "kfusion/grad/keep.hpp"
 #include "kfusion/grad/reach.hpp"
 #include "kfusion/grad/vjp.hpp"
+#include "kfusion/graph/axes.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/ops/signature.hpp"
 
@@ -440,6 +441,15 @@ void bind_whole(Class& c) {
 The same graph without dead nodes, with equal nodes made one (across_stages=False: those of one stage) and views of views
 composed. Inputs stay.
 )");
+  c.def(
+      "axis_labels",
+      [](const Builder& g) {
+        const AxisLabels labels = axis_labels(g.graph());
+        return py::make_tuple(labels.of, labels.reduced, labels.whole);
+      },
+      "axis_labels(self)\n--\n\nBy node the labels of its axes; by node that reduces, those of what it reduces; labels "
+      "that\n"
+      "cannot be split, each with the first node that needs all of it.\n");
   c.def(
       "to_dict", [](const Builder& g) { return graph_to_dict(g.graph()); },
       "to_dict(self)\n--\n\nPlain dicts, lists and scalars, ready for JSON.\n");

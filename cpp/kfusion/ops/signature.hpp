@@ -35,8 +35,7 @@ struct SignatureInfo {
 
 /// In the order of the enum.
 inline constexpr SignatureInfo kSignatures[] = {
-#define KF_SIGNATURE(name, takes, becomes, gives, ...) \
-  {#name, takes, Becomes::becomes, Gives::gives, __VA_ARGS__},
+#define KF_SIGNATURE(name, takes, becomes, gives, ...) {#name, takes, Becomes::becomes, Gives::gives, __VA_ARGS__},
 #include "kfusion/ops/signatures.def"
     {},
 };

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kfusion/graph/axes.hpp"
 #include "kfusion/graph/copy.hpp"
 #include "kfusion/plan/rewrites/push.hpp"
 #include "kfusion/plan/rewrites/tiling.hpp"
@@ -82,35 +83,19 @@ class Cells : private GraphCopy {
     if (kind(g_[n].op) == OpKind::kJoin) return part_of_join(n, box);
     Node cell = g_[n];
     cell.shape = box.shape;
-    if (kind(cell.op) == OpKind::kMap || kind(cell.op) == OpKind::kCast) {
-      for (NodeId& a : cell.arguments) a = piece(a, seen_box(g_[a].shape, g_[n].shape, box));
-    } else {
-      cell.arguments = {piece(g_[n].arguments[0], box_of_argument(n, box))};
+    const AxisRule rule = axis_rule(g_, n);
+    for (std::size_t k = 0; k < cell.arguments.size(); ++k) {
+      const NodeId a = g_[n].arguments[k];
+      cell.arguments[k] = piece(a, box_of_argument(g_[a].shape, rule.to_result[k], box));
     }
     return add(std::move(cell));
   }
 
-  /// The part of a broadcast argument that a box of the result reads.
-  static Box seen_box(const Extents& shape, const Extents& result, const Box& box) {
-    Box r;
-    const std::size_t lead = result.size() - shape.size();
-    for (std::size_t d = 0; d < shape.size(); ++d) {
-      const bool varies = shape[d] == result[lead + d];
-      r.start.push_back(varies ? box.start[lead + d] : 0);
-      r.shape.push_back(varies ? box.shape[lead + d] : shape[d]);
-    }
-    return r;
-  }
-
-  /// Of a reduction or view of whole axes.
-  Box box_of_argument(NodeId n, const Box& box) const {
-    const Extents& shape = g_[g_[n].arguments[0]].shape;
+  /// What a box of the result reads of an argument.
+  static Box box_of_argument(const Extents& shape, const AxisList& to_result, const Box& box) {
     Box r{Extents(shape.size(), 0), shape};
-    const AxisList from = axes_in_argument(g_, n);
-    for (std::size_t d = 0; d < from.size(); ++d) {
-      const bool is_cut = from[d] >= 0 && !tiling_.cuts[at(n)][d].empty();
-      if (is_cut) r.start[at(from[d])] = box.start[d], r.shape[at(from[d])] = box.shape[d];
-    }
+    for (std::size_t d = 0; d < shape.size(); ++d)
+      if (const int to = to_result[d]; to >= 0) r.start[d] = box.start[at(to)], r.shape[d] = box.shape[at(to)];
     return r;
   }
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "kfusion/graph/axes.hpp"
 #include "kfusion/plan/partition/joins.hpp"
 
 namespace kfusion {
@@ -136,13 +137,11 @@ class Analysis {
       if (!tiling_.is_cut(a)) continue;
       if (is_join(node)) {
         add(n, moved_into_join(n, i), tiling_.origin[at(a)]);
-      } else if (is_elementwise(node)) {
-        if (g_[a].shape == node.shape) add(n, tiling_.cuts[at(a)], tiling_.origin[at(a)]);
-      } else if (!cuts_what_is_lost(n)) {
+      } else if (is_elementwise(node) ? g_[a].shape == node.shape : !cuts_what_is_lost(n)) {
         Cuts cuts(node.shape.size());
-        const AxisList from = axes_in_argument(g_, n);
-        for (std::size_t d = 0; d < from.size(); ++d)
-          if (from[d] >= 0) cuts[d] = tiling_.cuts[at(a)][at(from[d])];
+        const AxisList to = axis_rule(g_, n).to_result[i];
+        for (std::size_t d = 0; d < to.size(); ++d)
+          if (to[d] >= 0) cuts[at(to[d])] = tiling_.cuts[at(a)][d];
         add(n, cuts, tiling_.origin[at(a)]);
       }
     }
@@ -177,20 +176,13 @@ class Analysis {
     const Node& node = g_[n];
     const Cuts& cuts = tiling_.cuts[at(n)];
     if (is_join(node)) return spread_to_parts(n);
-    if (!is_elementwise(node)) {
-      Cuts of_argument(g_[node.arguments[0]].shape.size());
-      const AxisList from = axes_in_argument(g_, n);
-      for (std::size_t d = 0; d < from.size(); ++d)
-        if (from[d] >= 0) of_argument[at(from[d])] = cuts[d];
-      return add(node.arguments[0], of_argument, tiling_.origin[at(n)]);
-    }
-    for (const NodeId a : node.arguments) {
-      const Extents& shape = g_[a].shape;
-      Cuts of_argument(shape.size());
-      const std::size_t lead = node.shape.size() - shape.size();
-      for (std::size_t d = 0; d < shape.size(); ++d)
-        if (shape[d] == node.shape[lead + d]) of_argument[d] = cuts[lead + d];
-      add(a, of_argument, tiling_.origin[at(n)]);
+    const AxisRule rule = axis_rule(g_, n);
+    for (std::size_t k = 0; k < node.arguments.size(); ++k) {
+      const AxisList& to = rule.to_result[k];
+      Cuts of_argument(to.size());
+      for (std::size_t d = 0; d < to.size(); ++d)
+        if (to[d] >= 0) of_argument[d] = cuts[at(to[d])];
+      add(node.arguments[k], of_argument, tiling_.origin[at(n)]);
     }
   }
 
@@ -289,27 +281,6 @@ bool keeps_axes(const Graph& g, NodeId n) {
     return e;
   };
   return without_ones(node.shape) == without_ones(g[node.arguments[0]].shape);
-}
-
-AxisList axes_in_argument(const Graph& g, NodeId n) {
-  const Node& node = g[n];
-  const Extents& from = g[node.arguments[0]].shape;
-  AxisList axes;
-  if (const auto* transpose = std::get_if<TransposeAttributes>(&node.attributes)) return transpose->axes;
-  if (const auto* reduce = std::get_if<ReduceAttributes>(&node.attributes)) {
-    for (int d = 0; d < std::ssize(from); ++d) {
-      const bool kept = std::ranges::count(reduce->axes, d) == 0;
-      if (kept || reduce->keepdims) axes.push_back(kept ? d : -1);
-    }
-    return axes;
-  }
-  int next = 0;
-  for (const std::int64_t extent : node.shape) {  // a slice, or a reshape that adds and drops extents of 1
-    const bool is_slice = node.op == Op::slice;
-    while (!is_slice && extent != 1 && next < std::ssize(from) && from[at(next)] == 1) ++next;
-    axes.push_back(is_slice || extent != 1 ? next++ : -1);
-  }
-  return axes;
 }
 
 }  // namespace kfusion

@@ -30,9 +30,6 @@ std::vector<std::vector<NodeId>> cuttable(const Graph& g);
 /// reduction over the axis that it cuts stays as it is. Nothing where there would be none, or too many cells.
 std::optional<Tiling> tiling_of(const Graph& g, const std::set<NodeId>& seeds);
 
-/// The axis of an argument that axis `axis` of a view or reduction comes from; -1 where it is new.
-AxisList axes_in_argument(const Graph& g, NodeId n);
-
 /// Whether a node is computed cell by cell where its argument is: its axes are those of its argument.
 bool keeps_axes(const Graph& g, NodeId n);
 
