@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,17 @@ def pytest_report_header(config: pytest.Config) -> str:
 def is_sampled(request: pytest.FixtureRequest) -> bool:
     """Whether tests of thousands of cases may draw some of them."""
     return request.config.option.cases != 0
+
+
+@pytest.fixture
+def some(is_sampled: bool, rng: np.random.Generator) -> Callable[[Iterable[Any], int], list[Any]]:
+    """some(rows, n): n of the rows, where the run takes a part of the cases, else all of them."""
+
+    def draw(rows: Iterable[Any], count: int) -> list[Any]:
+        given = list(rows)
+        return [given[i] for i in rng.permutation(len(given))[:count]] if is_sampled else given
+
+    return draw
 
 
 # torch's own, where a process's first product is in the thread of a backward pass.

@@ -4,6 +4,7 @@ instruction set."""
 from __future__ import annotations
 
 import ctypes
+import itertools
 import struct
 
 import numpy as np
@@ -13,8 +14,9 @@ import reference_ops
 import vector_maps
 from kfusion import _core, _llvm
 from kinds import ALL_DTYPES, np_dtype
-from test_reference_ops import TABLE, specials, takes
-from test_vector_math import arguments, some, some_floats
+from sweeps import sweep
+from test_reference_ops import HALF, TABLE, specials, takes
+from test_vector_math import arguments, some_floats, some_values
 
 pytestmark = pytest.mark.native
 
@@ -80,27 +82,30 @@ def some_lanes(rng: np.random.Generator) -> list[int]:
     return [whole, int(rng.choice([1, whole // 2, 2 * whole, 4 * whole]))]
 
 
-@pytest.mark.parametrize(("name", "dtype"), COMPUTED)
-def test_maps(name, dtype, isa, rng):
-    dtypes = dtypes_of(name, dtype)
-    arrays = [x.astype(np_dtype(t)) for x, t in zip(arguments(name, dtype, rng), dtypes, strict=True)]
-    if dtype == "bfloat16" and name in vector_maps.QUICK:  # of which a kernel takes quick forms
-        floats = vector_maps.kernel(name, "float32", size=arrays[0].size)(*(x.astype(np.float32) for x in arrays))
-        want = floats.astype(arrays[0].dtype)
-    else:
-        want = vector_maps.kernel(name, *dtypes, size=arrays[0].size)(*arrays)
-    for lanes in some_lanes(rng):
-        got = Generated(name, dtypes, lanes, str(want.dtype))(*arrays)
-        assert_same_bits(got, want, arrays)
+def test_maps(isa, some, rng):
+    def check(name, dtype):
+        dtypes = dtypes_of(name, dtype)
+        arrays = [x.astype(np_dtype(t)) for x, t in zip(arguments(name, dtype, rng), dtypes, strict=True)]
+        if dtype == "bfloat16" and name in vector_maps.QUICK:  # of which a kernel takes quick forms
+            floats = vector_maps.kernel(name, "float32", size=arrays[0].size)(*(x.astype(np.float32) for x in arrays))
+            want = floats.astype(arrays[0].dtype)
+        else:
+            want = vector_maps.kernel(name, *dtypes, size=arrays[0].size)(*arrays)
+        for lanes in some_lanes(rng):
+            got = Generated(name, dtypes, lanes, str(want.dtype))(*arrays)
+            assert_same_bits(got, want, arrays)
+
+    sweep(check, some(COMPUTED, 60))
 
 
-@pytest.mark.parametrize("to", ALL_DTYPES)
-@pytest.mark.parametrize("dtype", ALL_DTYPES)
-def test_casts(dtype, to, isa, rng):
-    x = np.concatenate([some(rng, dtype), specials(dtype)]).astype(np_dtype(dtype))
-    want = vector_maps.cast_kernel(to, dtype, x.size)(x)
-    for lanes in some_lanes(rng):
-        assert_same_bits(Generated("cast", [dtype], lanes, to)(x), want, [x])
+def test_casts(isa, rng):
+    def check(dtype, to):
+        x = np.concatenate([some_values(rng, dtype), specials(dtype)]).astype(np_dtype(dtype))
+        want = vector_maps.cast_kernel(to, dtype, x.size)(x)
+        for lanes in some_lanes(rng):
+            assert_same_bits(Generated("cast", [dtype], lanes, to)(x), want, [x])
+
+    sweep(check, itertools.product(ALL_DTYPES, ALL_DTYPES))
 
 
 @pytest.mark.parametrize("name", ["divide", "power", "where", "clip", "less", "philox", "left_shift"])
@@ -191,21 +196,16 @@ TARGETS = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", reference_ops.MAPS)
-def test_objects_need_nothing(name, target):
+def test_objects_need_nothing(target, some):
     """Each target has code for every step, and calls no function by its name: what the loader is given is complete."""
-    for dtype in ("float32", "float64", "bool", "int32", "int64"):
-        if (name, dtype) in COMPUTED:
-            text = _core.cpu_step_text(name, dtypes_of(name, dtype), target, 8)
-            assert undefined_symbols(_llvm.compile_object(text, *TARGETS[target])) == []
 
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", ALL_DTYPES)
-def test_objects_of_casts_need_nothing(dtype, target):
-    for to in ALL_DTYPES:
-        text = _core.cpu_step_text("cast", [dtype], target, 8, to)
+    def check(name, dtype, *to):
+        dtypes = [dtype] if to else dtypes_of(name, dtype)
+        text = _core.cpu_step_text(name, dtypes, target, 8, *to)
         assert undefined_symbols(_llvm.compile_object(text, *TARGETS[target])) == []
+
+    casts = [("cast", dtype, to) for dtype in ALL_DTYPES for to in ALL_DTYPES]
+    sweep(check, some([*((n, t) for n, t in COMPUTED if t not in HALF), *casts], 80))
 
 
 def test_maps_refuse_other_types():

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 
 import numpy as np
 import pytest
 
 from differential import DTYPES, INF, NAN, differences, shapes_of, specials
 from kfusion import _core
+from sweeps import sweep
 
 ROWS = {name: row for row in _core.op_table() if row["kind"] == "map" for name in (row["name"], *row["other_names"])}
 # What has one right result.
@@ -34,54 +36,54 @@ def array(x, name):
     return importlib.import_module("torch").from_numpy(x.copy()) if name == "torch" else x
 
 
-def elementwise(arity):
-    """(library, function) pairs; torch.equal is another function."""
-    pairs = [(lib, name) for lib in LIBRARIES for name, row in ROWS.items() if row["arity"] == arity]
-    return [pair for pair in pairs if pair != ("torch", "equal")]
+def functions(lib, arity):
+    """(name, function) pairs of the table's elementwise functions that the library has; torch.equal is another one."""
+    pairs = [(name, getattr(library(lib), name, None)) for name, row in ROWS.items() if row["arity"] == arity]
+    return [(name, f) for name, f in pairs if f is not None and (lib, name) != ("torch", "equal")]
 
 
 def check(f, arrays, name):
     row = ROWS[name]["name"]
     signed = row not in EITHER_ZERO
-    return differences(f, arrays, exact=row in EXACT, signed=signed)
+    assert not differences(f, arrays, exact=row in EXACT, signed=signed)
 
 
-def function(lib, name):
-    f = getattr(library(lib), name, None)
-    if f is None:
-        pytest.skip(f"{lib} has no {name}")
-    return f
+@pytest.mark.parametrize("lib", LIBRARIES)
+def test_of_one_array(lib, some):
+    cases = [(dtype, x) for dtype in DTYPES for x in shapes_of(specials(dtype))]
+
+    def checked(name, f):
+        for dtype, x in some(cases, 4):
+            if dtype != "float16" or ROWS[name]["name"] in EXACT:
+                check(lambda v: f(v), (array(x, lib),), name)
+
+    sweep(checked, functions(lib, 1))
 
 
-@pytest.mark.parametrize(("lib", "name"), elementwise(1))
-def test_of_one_array(lib, name):
-    f = function(lib, name)
-    for dtype in DTYPES:
-        if dtype == "float16" and ROWS[name]["name"] not in EXACT:
-            continue
-        for x in shapes_of(specials(dtype)):
-            assert not check(lambda v: f(v), (array(x, lib),), name), (dtype, x)
+@pytest.mark.parametrize("lib", LIBRARIES)
+def test_of_two_arrays(lib, some):
+    pairs = [(a, b) for a in DTYPES for b in DTYPES if "float16" not in (a, b)]
+
+    def checked(name, f):
+        for dtypes in some(pairs, 3):
+            x, y = specials(dtypes[0])[:, None], specials(dtypes[1])[None]
+            if lib == "torch" and name in ("remainder", "floor_divide"):  # torch's vectors lose quotients that overflow
+                x = x[:-5] if dtypes[0].startswith("float") else x
+            check(lambda u, v: f(u, v), (array(x, lib), array(y, lib)), name)
+
+    sweep(checked, functions(lib, 2))
 
 
-@pytest.mark.parametrize(("lib", "name"), elementwise(2))
-def test_of_two_arrays(lib, name):
-    f = function(lib, name)
-    for dtypes in [(a, b) for a in DTYPES for b in DTYPES if "float16" not in (a, b)]:
-        x, y = specials(dtypes[0])[:, None], specials(dtypes[1])[None]
-        if lib == "torch" and name in ("remainder", "floor_divide"):  # torch's vectors lose quotients that overflow
-            x = x[:-5] if dtypes[0].startswith("float") else x
-        assert not check(lambda u, v: f(u, v), (array(x, lib), array(y, lib)), name), dtypes
-
-
-@pytest.mark.parametrize(("lib", "name"), elementwise(2))
-def test_of_arrays_and_numbers(lib, name):
-    f = function(lib, name)
-    for dtype in DTYPES:
-        x = array(specials(dtype), lib)
-        for number in NUMBERS:
-            assert not check(lambda v, n=number: f(v, n), (x,), name), (dtype, number)
+@pytest.mark.parametrize("lib", LIBRARIES)
+def test_of_arrays_and_numbers(lib, some):
+    def checked(name, f):
+        for dtype, number in some(itertools.product(DTYPES, NUMBERS), 4):
+            x = array(specials(dtype), lib)
+            check(lambda v, n=number: f(v, n), (x,), name)
             if lib == "numpy" or not isinstance(number, float):
-                assert not check(lambda v, n=number: f(n, v), (x,), name), (number, dtype)
+                check(lambda v, n=number: f(n, v), (x,), name)
+
+    sweep(checked, functions(lib, 2))
 
 
 REDUCTIONS = {
@@ -97,19 +99,24 @@ def reduced(dtype):
     yield from (np.array(3, dtype), np.empty(0, dtype), np.empty((2, 0), dtype), np.empty((0, 3), dtype))
 
 
-@pytest.mark.parametrize("axis", ["absent", None, 0, -1, 1, (0,), (0, 1), (), (-1, 0), -3, (0, 0)])
-@pytest.mark.parametrize(("lib", "name"), [(lib, name) for lib in LIBRARIES for name in REDUCTIONS[lib].split()])
-def test_reductions(lib, name, axis):
-    f = functools.reduce(getattr, name.split("."), library(lib))
+AXES = ["absent", None, 0, -1, 1, (0,), (0, 1), (), (-1, 0), -3, (0, 0)]
+
+
+@pytest.mark.parametrize("lib", LIBRARIES)
+def test_reductions(lib, some):
     words = ("axis", "keepdims") if lib == "numpy" else ("dim", "keepdim")
-    given = {} if axis == "absent" else {words[0]: axis}
-    if lib == "torch" and name == "logsumexp" and not given:
-        pytest.skip("wants a dim")
-    for keywords in (given, given | {words[1]: True}):
-        for dtype in ("float32", "int32", "int64", "bool"):
-            for x in reduced(dtype):
-                found = differences(lambda v, k=keywords: f(v, **k), (array(x, lib),), signed=False)
-                assert not found, (keywords, dtype, x)
+    arrays = [(dtype, x) for dtype in ("float32", "int32", "int64", "bool") for x in reduced(dtype)]
+
+    def checked(name, axis, keeps):
+        f = functools.reduce(getattr, name.split("."), library(lib))
+        given = ({} if axis == "absent" else {words[0]: axis}) | ({words[1]: True} if keeps else {})
+        if lib == "torch" and name == "logsumexp" and axis == "absent":
+            return  # wants a dim
+        for dtype, x in some(arrays, 2):
+            found = differences(lambda v: f(v, **given), (array(x, lib),), signed=False)
+            assert not found, (dtype, x)
+
+    sweep(checked, itertools.product(REDUCTIONS[lib].split(), AXES, (False, True)))
 
 
 # What a test above does not reach, x being one array.
@@ -169,19 +176,26 @@ torch.vsplit(x,[1]) ; x.unflatten(0,(-1,1)) ; torch.cat([x,x]).sum(0) ; torch.ca
 """
 
 
-@pytest.mark.parametrize("text", [t.strip() for line in TORCH.strip().splitlines() for t in line.split(" ; ")])
-def test_torch(text):
+def rows(texts):
+    return [(t.strip(),) for line in texts.strip().splitlines() for t in line.split(" ; ")]
+
+
+def test_torch(some):
     torch = pytest.importorskip("torch")
-    f = eval(f"lambda x: {text}", {"torch": torch, "F": torch.nn.functional})
-    signed = "norm" not in text and "entropy" not in text
-    for dtype in (*DTYPES, "bfloat16"):
-        values = specials("float32" if dtype == "bfloat16" else dtype)
-        values = values[:18] if "16" in dtype else values
-        if dtype in ("float16", "bfloat16") and ("logsumexp" in text or "tanh'" in text):
-            continue  # rounded after each step by torch, or sums of unlike numbers
-        for x in shapes_of(values):
-            tensor = array(x, "torch").to(getattr(torch, dtype))
-            assert not differences(f, (tensor,), signed=signed), (dtype, x)
+
+    def checked(text):
+        f = eval(f"lambda x: {text}", {"torch": torch, "F": torch.nn.functional})
+        signed = "norm" not in text and "entropy" not in text
+        for dtype in some((*DTYPES, "bfloat16"), 2):
+            values = specials("float32" if dtype == "bfloat16" else dtype)
+            values = values[:18] if "16" in dtype else values
+            if dtype in ("float16", "bfloat16") and ("logsumexp" in text or "tanh'" in text):
+                continue  # rounded after each step by torch, or sums of unlike numbers
+            for x in some(shapes_of(values), 2):
+                tensor = array(x, "torch").to(getattr(torch, dtype))
+                assert not differences(f, (tensor,), signed=signed), (dtype, x)
+
+    sweep(checked, rows(TORCH))
 
 
 NUMPY = """
@@ -210,10 +224,12 @@ np.vsplit(x, [1]) ; np.concatenate([x, x]).sum(0) ; np.concatenate([x[1:], x[:1]
 """
 
 
-@pytest.mark.parametrize("text", [t.strip() for line in NUMPY.strip().splitlines() for t in line.split(" ; ")])
-def test_numpy(text):
-    f = eval(f"lambda x: {text}", {"np": np, "NAN": NAN})
-    for dtype in DTYPES:
-        values = specials(dtype)[:18] if dtype == "float16" else specials(dtype)
-        for x in shapes_of(values):
-            assert not differences(f, (x,), signed="norm" not in text), (dtype, x)
+def test_numpy(some):
+    def checked(text):
+        f = eval(f"lambda x: {text}", {"np": np, "NAN": NAN})
+        for dtype in some(DTYPES, 2):
+            values = specials(dtype)[:18] if dtype == "float16" else specials(dtype)
+            for x in some(shapes_of(values), 2):
+                assert not differences(f, (x,), signed="norm" not in text), (dtype, x)
+
+    sweep(checked, rows(NUMPY))

@@ -19,6 +19,7 @@ from kfusion._compare import evaluate, numexpr_text
 from kfusion._compare import libraries as _libraries
 from kfusion._compare.batch import batch
 from kfusion._tracing.trace import Trace, trace
+from sweeps import sweep
 
 ROWS = [row for row in _core.op_table() if row["kind"] in ("map", "reduce")]
 INTEGERS = ("II_I", "ZZ_Z", "LLL_L")
@@ -54,19 +55,21 @@ def graph_trace(g):
 
 
 @pytest.mark.parametrize(("library", "make"), LIBRARIES)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
-def test_every_op_of_the_table(row, library, make, rng):
-    if row["name"] == "erf" and library.name == "numpy":
-        pytest.importorskip("scipy")
-    arrays = operands(row, rng)
-    g = _core.Graph()
-    ids = [g.input(f"x{i}", a.shape, str(a.dtype)) for i, a in enumerate(arrays)]
-    is_map = row["kind"] == "map"
-    out = g.map(row["name"], ids) if is_map else g.reduce(row["name"], ids[0], [0, 1])
-    g.set_outputs([("", out)])
-    (got,) = evaluate.program(graph_trace(g), library)(*map(make, arrays))
-    expected = reference_ops.MAPS[row["name"]](*arrays) if is_map else reference_ops.REDUCTIONS[row["name"]](arrays[0])
-    np.testing.assert_allclose(np.asarray(got).astype(float), np.asarray(expected).astype(float), rtol=1e-9)
+def test_every_op_of_the_table(library, make, rng):
+    def check(name):
+        row = rows[name]
+        arrays = operands(row, rng)
+        g = _core.Graph()
+        ids = [g.input(f"x{i}", a.shape, str(a.dtype)) for i, a in enumerate(arrays)]
+        is_map = row["kind"] == "map"
+        g.set_outputs([("", g.map(name, ids) if is_map else g.reduce(name, ids[0], [0, 1]))])
+        (got,) = evaluate.program(graph_trace(g), library)(*map(make, arrays))
+        expected = reference_ops.MAPS[name](*arrays) if is_map else reference_ops.REDUCTIONS[name](arrays[0])
+        np.testing.assert_allclose(np.asarray(got).astype(float), np.asarray(expected).astype(float), rtol=1e-9)
+
+    rows = {row["name"]: row for row in ROWS}
+    has_erf = library.name != "numpy" or importlib.util.find_spec("scipy")
+    sweep(check, [(name,) for name in rows if name != "erf" or has_erf])
 
 
 @pytest.mark.parametrize(("library", "make"), LIBRARIES)
@@ -146,14 +149,17 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize(("library", "make"), LIBRARIES)
-def test_composites(name, library, make, rng):
+def test_composites(library, make, rng):
     x, w, t = rng.standard_normal((5, 4)), rng.standard_normal(4), np.array([0, 1, 3, 2, 1])
-    traced = trace(CALLS[name], x, w, t)
-    expected = _core.run_graph(traced.graph, [x, w, t], name)
-    got = evaluate.program(traced, library)(make(x), make(w), make(t))
-    np.testing.assert_allclose(np.asarray(got[0]), expected[0], rtol=1e-12, atol=1e-12)
+
+    def check(name):
+        traced = trace(CALLS[name], x, w, t)
+        expected = _core.run_graph(traced.graph, [x, w, t], name)
+        got = evaluate.program(traced, library)(make(x), make(w), make(t))
+        np.testing.assert_allclose(np.asarray(got[0]), expected[0], rtol=1e-12, atol=1e-12)
+
+    sweep(check, [(name,) for name in CALLS])
 
 
 def test_every_native_has_a_test():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from sweeps import sweep
 
 pd, pl, xr = (pytest.importorskip(name) for name in ("pandas", "polars", "xarray"))
 
@@ -152,17 +153,19 @@ def _holds(x: Any, function: Any) -> str:
     return _differs(got, wanted) if wrong is None else ""
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, c in _CLASSES.items() for name in _names(c)])
-def test_methods(kind, name, rng):
-    x = _KINDS[kind](rng.choice(_DTYPES))
-    if not callable(getattr(type(x), name, None)):
-        return
-    wrong = {}
-    for args, kwargs in _CALLS:
-        wrong[str((args, kwargs))] = _holds(x, lambda x, a=args, k=kwargs: getattr(x, name)(*a, **k))
-    for other in _OTHERS:
-        wrong[other] = _holds(x, lambda x, other=other: getattr(x, name)(_others(x, other)))
-    assert not {call: why for call, why in wrong.items() if why}
+@pytest.mark.parametrize("kind", list(_CLASSES))
+def test_methods(kind, some, rng):
+    def check(name):
+        x = _KINDS[kind](rng.choice(_DTYPES))
+        wrong = {}
+        for args, kwargs in some(_CALLS, 4):
+            wrong[str((args, kwargs))] = _holds(x, lambda x, a=args, k=kwargs: getattr(x, name)(*a, **k))
+        for other in some(_OTHERS, 1):
+            wrong[other] = _holds(x, lambda x, other=other: getattr(x, name)(_others(x, other)))
+        assert not {call: why for call, why in wrong.items() if why}
+
+    names = [(name,) for name in _names(_CLASSES[kind]) if callable(getattr(_CLASSES[kind], name, None))]
+    sweep(check, some(names, 30))
 
 
 _OPERATORS = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift lt le gt ge eq ne"
@@ -170,18 +173,20 @@ _OPERANDS = (*_OTHERS, 0, 2, 3.0, -1, 0.0, True, np.float32(2), np.int64(3), [1,
 
 
 @pytest.mark.parametrize("kind", list(_CLASSES))
-@pytest.mark.parametrize("name", _OPERATORS.split())
-def test_operators(kind, name, rng):
-    x, function = _KINDS[kind](rng.choice(_DTYPES)), getattr(operator, name)
-    wrong = {}
-    for operand in _OPERANDS:
+def test_operators(kind, some, rng):
+    def check(name):
+        x, function = _KINDS[kind](rng.choice(_DTYPES)), getattr(operator, name)
+        wrong = {}
+        for operand in some(_OPERANDS, 5):
 
-        def made(x, operand=operand):
-            return _others(x, operand) if isinstance(operand, str) else operand
+            def made(x, operand=operand):
+                return _others(x, operand) if isinstance(operand, str) else operand
 
-        wrong[str(operand)] = _holds(x, lambda x, made=made: function(x, made(x)))
-        wrong[f"{operand} from the left"] = _holds(x, lambda x, made=made: function(made(x), x))
-    assert not {call: why for call, why in wrong.items() if why}
+            wrong[str(operand)] = _holds(x, lambda x, made=made: function(x, made(x)))
+            wrong[f"{operand} from the left"] = _holds(x, lambda x, made=made: function(made(x), x))
+        assert not {call: why for call, why in wrong.items() if why}
+
+    sweep(check, some([(name,) for name in _OPERATORS.split()], 8))
 
 
 _FUNCTIONS = """
@@ -191,25 +196,30 @@ _FUNCTIONS = """
 """
 
 
+_FUNCTION_CALLS = {
+    "x": lambda f, x: f(x),
+    "axis 0": lambda f, x: f(x, axis=0),
+    "axis 1": lambda f, x: f(x, axis=1),
+    "x, 2": lambda f, x: f(x, 2),
+    "2, x": lambda f, x: f(2, x),
+    "x, same": lambda f, x: f(x, _others(x, "same")),
+    "x, row": lambda f, x: f(x, _others(x, "row")),
+    "x, 0, 1": lambda f, x: f(x, 0, 1),
+    "x > 0, x, 0": lambda f, x: f(x > 0, x, 0),
+    "list": lambda f, x: f([x, x]),
+    "ddof": lambda f, x: f(x, ddof=1),
+}
+
+
 @pytest.mark.parametrize("kind", list(_CLASSES))
-@pytest.mark.parametrize("name", _FUNCTIONS.split())
-def test_functions_of_numpy(kind, name, rng):
-    x, function = _KINDS[kind](rng.choice(_DTYPES)), getattr(np, name)
-    calls = {
-        "x": lambda x: function(x),
-        "axis 0": lambda x: function(x, axis=0),
-        "axis 1": lambda x: function(x, axis=1),
-        "x, 2": lambda x: function(x, 2),
-        "2, x": lambda x: function(2, x),
-        "x, same": lambda x: function(x, _others(x, "same")),
-        "x, row": lambda x: function(x, _others(x, "row")),
-        "x, 0, 1": lambda x: function(x, 0, 1),
-        "x > 0, x, 0": lambda x: function(x > 0, x, 0),
-        "list": lambda x: function([x, x]),
-        "ddof": lambda x: function(x, ddof=1),
-    }
-    wrong = {call: _holds(x, f) for call, f in calls.items()}
-    assert not {call: why for call, why in wrong.items() if why}
+def test_functions_of_numpy(kind, some, rng):
+    def check(name):
+        x, function = _KINDS[kind](rng.choice(_DTYPES)), getattr(np, name)
+        calls = some(_FUNCTION_CALLS.items(), 3)
+        wrong = {call: _holds(x, lambda x, of=of: of(function, x)) for call, of in calls}
+        assert not {call: why for call, why in wrong.items() if why}
+
+    sweep(check, some([(name,) for name in _FUNCTIONS.split()], 20))
 
 
 _STEPS = {

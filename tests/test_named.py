@@ -15,7 +15,7 @@ import pytest
 import kfusion as kf
 from kfusion import _named
 from kinds import SPACING, np_dtype
-from sweeps import drawn, sweep
+from sweeps import sweep
 
 NAMES = [f.__name__ for f in _named.KERNELS]
 VERSIONS = ("fused", "unfused")
@@ -135,7 +135,7 @@ def test_values_on_every_kind_of_array(name, version, kind, rng):
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", NAMES)
-def test_shapes(name, version, place, is_sampled, rng):
+def test_shapes(name, version, place, some, rng):
     """Rows around a vector, a tile and a chunk of the CPU, a warp, a block and a cluster of the GPU; some of them in a
     sample of the tests."""
 
@@ -146,7 +146,7 @@ def test_shapes(name, version, place, is_sampled, rng):
     shapes = [(1, 1), (3, 1), (1, 64), (2, 3, 5), (5, 1023), (3, 4, 2, 9), *((5, n) for n in WIDTHS)]
     long = [(3, n) for n in LONG_WIDTHS]
     rows = [*itertools.product(shapes, place.dtypes), *((s, "float32") for s in long)]
-    sweep(check, drawn(rows, 15, rng) if is_sampled else rows)
+    sweep(check, some(rows, 15))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

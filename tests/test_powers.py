@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import kfusion as kf
 import vector_maps
 from graph_runs import wide
 from kinds import DTYPES, np_dtype
+from sweeps import sweep
 
 pytestmark = pytest.mark.native
 
@@ -46,20 +48,29 @@ def exact_power(x: np.ndarray, exponent: float) -> np.ndarray:
         return np.power(x.astype(wider), wider(exponent))
 
 
-@pytest.mark.parametrize("exponent", [*PRODUCTS, *OTHERS])
+def each(check: Callable[[float], None], exponents: Sequence[float] = (*PRODUCTS, *OTHERS)) -> None:
+    sweep(check, [(exponent,) for exponent in exponents])
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_errors(dtype, exponent, isa, rng):
+def test_errors(dtype, isa, rng):
     x = arguments(dtype, rng)
-    errors = vector_maps.ulp_errors(power_of(x, exponent), exact_power(x, exponent))
-    worst = errors.argmax()
-    assert errors[worst] <= (4 if dtype == "float64" else 2), (x[worst], errors[worst])
+
+    def check(exponent):
+        errors = vector_maps.ulp_errors(power_of(x, exponent), exact_power(x, exponent))
+        worst = errors.argmax()
+        assert errors[worst] <= (4 if dtype == "float64" else 2), (x[worst], errors[worst])
+
+    each(check)
 
 
-@pytest.mark.parametrize("exponent", PRODUCTS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_halves_are_rounded_once(dtype, exponent, isa):
+def test_halves_are_rounded_once(dtype, isa):
     """Powers are products in float32."""
-    x = np.arange(2**16, dtype=np.uint16).view(np_dtype(dtype))
+    each(lambda exponent: check_half(np.arange(2**16, dtype=np.uint16).view(np_dtype(dtype)), exponent), PRODUCTS)
+
+
+def check_half(x, exponent):
     with np.errstate(all="ignore"):
         y = x.astype(np.float32)
         want = {3: y * y * y, 4: (y * y) * (y * y), -2: (1 / y) * (1 / y)}[exponent].astype(x.dtype)
@@ -72,10 +83,13 @@ def test_halves_are_rounded_once(dtype, exponent, isa):
     assert abs(steps).max() <= 1
 
 
-@pytest.mark.parametrize("exponent", [*PRODUCTS, *OTHERS])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_special_values(dtype, exponent, isa):
+def test_special_values(dtype, isa):
     """Signs of zeros and of infinities among them."""
+    each(lambda exponent: check_special(dtype, exponent))
+
+
+def check_special(dtype, exponent):
     tiny = float(np.finfo(np_dtype(dtype) if dtype != "bfloat16" else np.float32).smallest_subnormal)
     x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1, -1, tiny, -tiny]).astype(np_dtype(dtype))
     got = wide(power_of(x, exponent))
@@ -88,11 +102,13 @@ def test_special_values(dtype, exponent, isa):
     np.testing.assert_array_equal(got[numbers & ~ordinary], want[numbers & ~ordinary])
 
 
-@pytest.mark.parametrize("exponent", [*PRODUCTS, *OTHERS])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_fused_and_unfused_have_the_same_bits(dtype, exponent, isa, rng):
+def test_fused_and_unfused_have_the_same_bits(dtype, isa, rng):
     """Alone and, where nothing is rounded in between, amid other ops; of any number of elements."""
-    x = arguments(dtype, rng)
+    each(lambda exponent: check_bits(arguments(dtype, rng), exponent))
+
+
+def check_bits(x, exponent):
     amid = kf.fuse(lambda x: kf.relu(x**exponent) + x * (x**exponent))
     for f in [kf.fuse(lambda x: x**exponent)] + [amid] * (x.itemsize > 2):
         for n in (1, 7, 33, 130, len(x)):
@@ -102,11 +118,10 @@ def test_fused_and_unfused_have_the_same_bits(dtype, exponent, isa, rng):
             np.testing.assert_array_equal(bits(a)[numbers], bits(b)[numbers])
 
 
-@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 4, 5])
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_integers_wrap_around(dtype, exponent, isa, rng):
+def test_integers_wrap_around(dtype, isa, rng):
     x = rng.integers(-(2**31), 2**31 - 1, 500).astype(dtype)
-    np.testing.assert_array_equal(power_of(x, exponent), x**exponent)
+    each(lambda exponent: np.testing.assert_array_equal(power_of(x, exponent), x**exponent), range(6))
 
 
 @pytest.mark.parametrize("exponent", [3, 4, -2])

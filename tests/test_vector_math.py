@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import vector_maps
 from graph_runs import run, run_map, wide
 from kfusion import _core
 from kinds import ALL_DTYPES, DTYPES, np_dtype
+from sweeps import sweep
 from test_reference_ops import EXACT, HALF, TABLE, specials, takes
 
 pytestmark = pytest.mark.native
@@ -36,7 +38,7 @@ def some_floats(rng: np.random.Generator, dtype: str) -> np.ndarray:
     return rng.permutation(np.concatenate([bits, *drawn]))
 
 
-def some(rng: np.random.Generator, dtype: str) -> np.ndarray:
+def some_values(rng: np.random.Generator, dtype: str) -> np.ndarray:
     if dtype in DTYPES:
         return some_floats(rng, dtype)
     if dtype == "bool":
@@ -48,7 +50,9 @@ def arguments(name: str, dtype: str, rng: np.random.Generator) -> list[np.ndarra
     """Some values, and all combinations of special ones."""
     arity = TABLE[name]["arity"]
     grid = np.meshgrid(*[specials(dtype)[:: 2 if arity == 3 else 1]] * arity)
-    arrays = [np.concatenate([rng.permutation(some(rng, dtype)), s.reshape(-1)]).astype(np_dtype(dtype)) for s in grid]
+    arrays = [
+        np.concatenate([rng.permutation(some_values(rng, dtype)), s.reshape(-1)]).astype(np_dtype(dtype)) for s in grid
+    ]
     if name == "where":
         arrays[0] = rng.random(arrays[0].size) < 0.5
     return arrays
@@ -59,13 +63,15 @@ def evaluate(name: str, *arrays: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", WIDER)
-@pytest.mark.parametrize("name", APPROXIMATE)
-def test_errors(name, dtype, isa, rng):
-    arrays = arguments(name, dtype, rng)
-    with np.errstate(all="ignore"):
-        exact = vector_maps.EXACT[name](*(x.astype(WIDER[dtype]) for x in arrays)).astype(WIDER[dtype])
-        got = evaluate(name, *arrays)
-    check_errors(name, arrays, got, exact)
+def test_errors(dtype, isa, rng):
+    def check(name):
+        arrays = arguments(name, dtype, rng)
+        with np.errstate(all="ignore"):
+            exact = vector_maps.EXACT[name](*(x.astype(WIDER[dtype]) for x in arrays)).astype(WIDER[dtype])
+            got = evaluate(name, *arrays)
+        check_errors(name, arrays, got, exact)
+
+    sweep(check, [(name,) for name in APPROXIMATE])
 
 
 def check_errors(name: str, arrays: list[np.ndarray], got: np.ndarray, exact: np.ndarray) -> None:
@@ -85,81 +91,79 @@ def libm() -> Iterator[None]:
     _core.use_vector_libm(True)
 
 
-@pytest.mark.parametrize("name", APPROXIMATE)
-def test_errors_without_a_vector_library(name, libm, isa, rng):
-    test_errors(name, "float64", isa, rng)
+def test_errors_without_a_vector_library(libm, isa, rng):
+    test_errors("float64", isa, rng)
 
 
 HUGE = [1e300, -1e300, 2.0**1000, 1e22, -1e22, 1e16 * np.pi, 710.0, -745.2, 1 - 2.0**-53, 2.0**-1074, -(2.0**-1022)]
 
 
 @pytest.mark.parametrize("vector_libm", [True, False])
-@pytest.mark.parametrize("name", APPROXIMATE)
-def test_where_functions_of_doubles_end(name, vector_libm, isa):
+def test_where_functions_of_doubles_end(vector_libm, isa):
     """Ends of their domains and of the range, poles, signs of zeros: NumPy's values, in each lane of a register."""
     ends = np.concatenate([specials("float64"), HUGE, np.nextafter([1.0, -1.0], 2), np.nextafter([1.0, -1.0], -2)])
-    arrays = [x.reshape(-1) for x in np.meshgrid(*[ends] * TABLE[name]["arity"])]
-    with np.errstate(all="ignore"):
-        want = np.asarray(vector_maps.EXACT[name](*(x.astype(np.longdouble) for x in arrays)), np.longdouble)
-    _core.use_vector_libm(vector_libm)
-    try:
+
+    def check(name):
+        arrays = [x.reshape(-1) for x in np.meshgrid(*[ends] * TABLE[name]["arity"])]
+        with np.errstate(all="ignore"):
+            want = np.asarray(vector_maps.EXACT[name](*(x.astype(np.longdouble) for x in arrays)), np.longdouble)
         for shift in range(8):
             rolled = [np.roll(x, shift) for x in arrays]
             check_errors(name, rolled, evaluate(name, *rolled), np.roll(want, shift))
+
+    _core.use_vector_libm(vector_libm)
+    try:
+        sweep(check, [(name,) for name in APPROXIMATE])
     finally:
         _core.use_vector_libm(True)
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
-@pytest.mark.parametrize("name", sorted(reference_ops.MAPS.keys() - set(APPROXIMATE)))
-def test_the_others_are_the_reference_to_the_bit(name, dtype, isa, rng):
-    check_reference(name, dtype, rng)
+def test_the_others_are_the_reference_to_the_bit(dtype, isa, rng):
+    """Powers of integers, too."""
 
+    def check(name):
+        arrays = arguments(name, dtype, rng)
+        got, want = evaluate(name, *arrays), run_map(name, *arrays)
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(wide(got), wide(want))
+        if got.dtype.kind not in "bi":
+            numbers = ~np.isnan(wide(got))
+            np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_powers_of_integers(dtype, isa, rng):
-    check_reference("power", dtype, rng)
-
-
-def check_reference(name: str, dtype: str, rng: np.random.Generator) -> None:
-    if dtype not in takes(name):
-        pytest.skip("refused")
-    arrays = arguments(name, dtype, rng)
-    got, want = evaluate(name, *arrays), run_map(name, *arrays)
-    assert got.dtype == want.dtype
-    np.testing.assert_array_equal(wide(got), wide(want))
-    if got.dtype.kind not in "bi":
-        numbers = ~np.isnan(wide(got))
-        np.testing.assert_array_equal(np.signbit(got)[numbers], np.signbit(want)[numbers])
+    approximate = set(APPROXIMATE) - ({"power"} if dtype.startswith("int") else set())
+    sweep(check, [(name,) for name in sorted(reference_ops.MAPS.keys() - approximate) if dtype in takes(name)])
 
 
 @pytest.mark.parametrize("dtype", HALF)
-@pytest.mark.parametrize("name", [n for n in APPROXIMATE if TABLE[n]["arity"] == 1])
-def test_halves_are_rounded_floats(name, dtype, isa):
+def test_halves_are_rounded_floats(dtype, isa):
     """Quick forms differ in few results, by what half of a unit in the last place is to its rounding."""
     x = np.arange(2**16, dtype=np.uint16).view(np_dtype(dtype))
-    with np.errstate(all="ignore"):
-        want = evaluate(name, x.astype(np.float32)).astype(np_dtype(dtype))
-        exact = vector_maps.EXACT[name](x.astype(float))
-    got = evaluate(name, x)
-    if isa == "avx512" and dtype == "bfloat16" and name in vector_maps.QUICK:
-        [other] = np.nonzero((wide(got) != wide(want)) & ~np.isnan(wide(want)))
-        unit = np.ldexp(1.0, np.frexp(exact[other])[1] - 8)
-        assert len(other) < 9
-        assert (np.abs(wide(got)[other] - exact[other]) <= 0.502 * unit).all()
-        want[other] = got[other]
-    np.testing.assert_array_equal(wide(got), wide(want))
+
+    def check(name):
+        with np.errstate(all="ignore"):
+            want = evaluate(name, x.astype(np.float32)).astype(np_dtype(dtype))
+            exact = vector_maps.EXACT[name](x.astype(float))
+        got = evaluate(name, x)
+        if isa == "avx512" and dtype == "bfloat16" and name in vector_maps.QUICK:
+            [other] = np.nonzero((wide(got) != wide(want)) & ~np.isnan(wide(want)))
+            unit = np.ldexp(1.0, np.frexp(exact[other])[1] - 8)
+            assert len(other) < 9
+            assert (np.abs(wide(got)[other] - exact[other]) <= 0.502 * unit).all()
+            want[other] = got[other]
+        np.testing.assert_array_equal(wide(got), wide(want))
+
+    sweep(check, [(name,) for name in APPROXIMATE if TABLE[name]["arity"] == 1])
 
 
-@pytest.mark.parametrize("to", ALL_DTYPES)
-@pytest.mark.parametrize("from_", ALL_DTYPES)
-def test_conversions_are_the_reference_to_the_bit(from_, to, isa, rng):
-    if from_ == to:
-        pytest.skip("no conversion")
-    x = np.concatenate([some(rng, from_), specials(from_)]).astype(np_dtype(from_))
-    got = vector_maps.cast_kernel(to, from_, size=x.size)(x)
-    [want] = run(lambda g, i: g.cast(i, to), x)
-    np.testing.assert_array_equal(wide(got), wide(want))
+def test_conversions_are_the_reference_to_the_bit(isa, rng):
+    def check(from_, to):
+        x = np.concatenate([some_values(rng, from_), specials(from_)]).astype(np_dtype(from_))
+        got = vector_maps.cast_kernel(to, from_, size=x.size)(x)
+        [want] = run(lambda g, i: g.cast(i, to), x)
+        np.testing.assert_array_equal(wide(got), wide(want))
+
+    sweep(check, itertools.permutations(ALL_DTYPES, 2))
 
 
 def test_the_table_of_errors_is_what_was_measured():

@@ -14,6 +14,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from kinds import HAVE_GPU
+
 SEED = 0
 
 
@@ -36,8 +38,8 @@ def resolve(config: pytest.Config) -> None:
     if is_whole and not option.markexpr:
         option.markexpr = "not slow"
     option.hypothesis_seed = option.seed
-    is_worker = "PYTEST_XDIST_WORKER" in os.environ
-    if not option.file_or_dir and not is_worker and getattr(option, "numprocesses", 0) is None:  # xdist is installed
+    is_one = bool(option.file_or_dir) or HAVE_GPU or "PYTEST_XDIST_WORKER" in os.environ
+    if not is_one and getattr(option, "numprocesses", 0) is None:  # pytest-xdist is installed
         option.numprocesses, option.dist = "auto", "worksteal"
 
 

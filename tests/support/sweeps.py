@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
 
 def sweep(check: Callable[..., None], rows: Iterable[tuple[Any, ...]]) -> None:
     """Calls check(*row) for every row; at least one there is."""
@@ -19,9 +17,3 @@ def sweep(check: Callable[..., None], rows: Iterable[tuple[Any, ...]]) -> None:
             failures.append(f"{row}: {type(error).__name__}: {str(error)[:300]}")
     assert count
     assert not failures, f"{len(failures)} of {count} rows fail\n" + "\n".join(failures[:20])
-
-
-def drawn(rows: Iterable[tuple[Any, ...]], count: int, rng: np.random.Generator) -> list[tuple[Any, ...]]:
-    """So many of the rows, or all."""
-    some = list(rows)
-    return [some[i] for i in rng.permutation(len(some))[:count]]
