@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fnmatch import fnmatch
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,28 @@ def test_the_glossary_is_short_and_has_each_term_once():
     terms = re.findall(r"^\| ([a-z].*?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)[1:]
     assert len(terms) <= 40
     assert [re.sub(r" \(.*", "", term) for term in terms] == sorted({re.sub(r" \(.*", "", term) for term in terms})
+
+
+# Comments and docstrings that leave out what they speak about; a line after a comment's line may go on with a sentence.
+SUBJECTLESS = re.compile(r'(?:(?:^|\s)(?://[/<]*|#)|"""|^\s*\*) ?(?:Of|Likewise|The same)\b')
+SOURCES = [path for path in FILES if path.endswith((".py", ".cpp", ".hpp", ".cu", ".cuh", ".def", ".cmake"))]
+
+
+def subjectless(text: str) -> list[str]:
+    """The lines that begin such a comment or docstring."""
+    lines = text.splitlines()
+    is_comment = [False, *(line.lstrip().startswith(("//", "#", "*")) for line in lines)]
+    goes_on = map(all, pairwise(is_comment))
+    return [line for line, behind in zip(lines, goes_on, strict=True) if not behind and SUBJECTLESS.search(line)]
+
+
+def test_comments_begin_with_their_subject():
+    found = {path: subjectless((ROOT / path[1:]).read_text()) for path in SOURCES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize("word", ["Of rows", "Likewise", "The same"])
+def test_a_comment_without_a_subject_is_seen(word):
+    text = f'x;\n  /// {word}.\nint y;  ///< {word}\n    """{word}."""\n# Sums.\n# {word}.\n'
+    assert len(subjectless(text)) == 3
+    assert subjectless(text.replace(word, "Sum of rows")) == []

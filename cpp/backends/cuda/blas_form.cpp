@@ -19,7 +19,7 @@ class BlasMatcher {
     return why.empty() ? std::optional(std::move(form_)) : std::nullopt;
   }
 
-  // Of a pattern's reader.
+  // What a pattern (graph/match.hpp) reads.
   Op op(NodeId n) const { return is_inside(n) ? node(n).op : Op::input; }
   NodeId argument(NodeId n, std::size_t i) const { return reads(n)[i].base; }
 

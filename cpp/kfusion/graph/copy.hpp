@@ -97,7 +97,7 @@ class GraphCopy {
     return copied(std::move(change), [this](NodeId n) { return moved_[at(n)]; });
   }
 
-  /// The same where `change` gives something: nothing for a node that is copied, and no graph where all are.
+  /// copied() with a `change` that gives nothing for nodes to be copied; no graph where it does so for all.
   template <class Change>
   std::optional<Graph> changed(Change change) {
     bool any = false;

@@ -52,7 +52,7 @@ auto such(Test test) {
 inline auto number(double wanted) {
   return [wanted](const auto& reader, const auto& v) { return reader.number(v) == wanted; };
 }
-/// Of a constant, whatever it is.
+/// Matches any constant, whose value goes to `to`.
 inline auto number(std::optional<double>& to) {
   return [&to](const auto& reader, const auto& v) { return (to = reader.number(v)).has_value(); };
 }

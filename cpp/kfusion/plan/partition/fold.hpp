@@ -25,8 +25,8 @@ enum class WorkKind : std::uint8_t {
 struct Work {
   WorkKind kind = WorkKind::kNone;
   Extents shape;  ///< what is looped over: the result of a map (views moved up), the argument of what reduces
-  std::vector<Access> reads;  ///< one per argument; the base is a node of the graph. Of a gather's first, positions are
-                              ///< the values of its second
+  std::vector<Access> reads;  ///< one per argument; the base is a node of the graph. Positions along a gather's first
+                              ///< are the values of its second
 };
 
 struct FoldedGraph {

@@ -106,7 +106,7 @@ class Partition {
   bool is_for_cpu() const { return device_.is_cpu; }
   int most_waiting() const { return options_.most_waiting; }
   bool names_kernels() const { return options_.names_kernels(); }
-  /// The same of a pattern around a product, whose parts read one another along `edges`: remembers what is missing.
+  /// Whether a pattern around a product is run, whose parts read one another along `edges`; remembers what is missing.
   bool is_run(Pattern pattern, const std::vector<int>& parts, const std::vector<Edge>& edges);
   /// What was missing for a pattern that has the parts of `e` as one kernel; nullptr where there was no such pattern.
   const std::string* missing_pattern(const Edge& e) const;

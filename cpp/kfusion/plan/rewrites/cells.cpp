@@ -144,7 +144,7 @@ class Cells : private GraphCopy {
     return add_whole(n);
   }
 
-  /// Of a view, the view of the whole: it costs nothing.
+  /// The whole value. A view's is the view of its argument's whole: it costs nothing.
   NodeId whole(NodeId n) {
     if (whole_[at(n)] >= 0) return whole_[at(n)];
     if (kind(g_[n].op) == OpKind::kView) return whole_[at(n)] = add_whole(n);

@@ -66,7 +66,7 @@ bool lies_across(const Graph& g, const Extents& shape) {
   });
 }
 
-/// Of a CPU: a float holds the sums of so many rows about as exactly as their elements.
+/// Rows of a part on a CPU: a float holds the sums of so many rows about as exactly as their elements.
 constexpr std::int64_t kRowsOfCpuPart = 32, kMostCpuParts = 256;
 
 /// Bytes of an element of the narrowest input as large as the matrix that is summed, or of its own.
@@ -122,7 +122,7 @@ class OfProducts {
   std::vector<signed char> known_;  ///< by node: -1 not yet, else whether
 };
 
-/// Of fewer rows or columns the library's kernels, or turned tiles, are quicker.
+/// With fewer rows or columns the library's kernels, or turned tiles, are quicker.
 constexpr std::int64_t kLeastRowsOfProduct = 512, kLeastColumnsOfProduct = 64;
 
 std::int64_t parts_of_product(std::int64_t rows, std::int64_t columns, const Device& device) {
@@ -155,7 +155,7 @@ std::optional<Graph> summed_in_parts(const Graph& g, PartsOf parts_of) {
 
 }  // namespace
 
-/// Of elements of a product, of a half type, after maps perhaps.
+/// Sums in parts what is made of a product's elements, of a half type, perhaps after maps.
 std::optional<Graph> products_summed_in_parts(const Graph& g, const Device& device) {
   OfProducts products(g);
   return summed_in_parts(g, [&](NodeId summed, int, std::int64_t rows, std::int64_t columns) {

@@ -1,6 +1,6 @@
 // Reductions that give the same however their elements are grouped (maxima, minima, any, all, sums and products of
 // integers), taken in other groups, so that they share a kernel with their neighbours: a kernel has one set of reduced
-// axes. Of zeros of two signs, the largest may be the other.
+// axes. Where zeros have two signs, the largest may be the other one.
 //
 // Joined: x.max(-1).max(-1) is x.max((-2, -1)).
 // Split: abs(y).max() is abs(y).max(-1).max() where something else of y's extents is reduced over its last axis, a
@@ -14,10 +14,10 @@
 namespace kfusion {
 namespace {
 
-/// Elements of rows whose extremes are taken beside what else is computed of them. Of computed values (y = softmax(x)
-/// and its maximum) a CPU takes them a row at a time: 65536 rows of 64 elements take one core 13.7 ms instead of 3.1 by
-/// a second kernel, of 512 26 instead of 17, of 1024 as long. But of 512, x.sum(-1) with x.max() takes 5.9 instead of
-/// 11, and layer norm divided by its largest element 35 instead of 72.
+/// Elements of rows whose extremes are taken beside what else is computed of them. A CPU takes extremes of computed
+/// values (y = softmax(x) and its maximum) a row at a time: 65536 rows of 64 elements take one core 13.7 ms instead of
+/// 3.1 by a second kernel, 26 instead of 17 with 512, as long with 1024. But with 512, x.sum(-1) with x.max() takes 5.9
+/// instead of 11, and layer norm divided by its largest element 35 instead of 72.
 constexpr std::int64_t kLeastSplitRow = 2, kLeastSplitRowCpu = 512;
 
 bool is_reduction(const Node& n) { return kind(n.op) == OpKind::kReduce; }
