@@ -94,7 +94,7 @@ class Cut:
         for i in self._of_part(part):
             if self._nodes[i]["op"] == "library_call":
                 what = call_of(self._nodes[i], self.graph["stages"])
-                raise TypeError(f"kfusion.{name}: {what} is a call of the array library, which is not for them")
+                raise TypeError(f"kfusion.{name}: {what} is a call of the array library, which such arrays do not take")
         return BlockFunction(json.dumps([self._needed_text(part), name]))
 
     def needed_again(self) -> Iterator[tuple[int, str]]:
