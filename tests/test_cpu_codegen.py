@@ -16,7 +16,7 @@ from graph_runs import draw, graph_of, wide
 from kfusion import _core
 from kinds import ALL_DTYPES, DTYPES
 from layouts import laid_out
-from loops_by import loops_by
+from loops_by import all_generated, assert_equal_bits, loops_by
 
 pytestmark = [
     pytest.mark.native,
@@ -28,23 +28,16 @@ RELATIVE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e
 
 
 def generated(build: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
-    left = _core.left_to_interpreter()
-    with loops_by("generated"):
+    """Of a graph, as the next ones."""
+    with all_generated():
         kernels = Kernels(graph_of(build, *arrays), True)
-    assert _core.left_to_interpreter() == left, "left to the interpreter"
     return kernels(*arrays)
 
 
-def interpreted(build: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
-    with loops_by("interpreted"):
-        return Kernels(graph_of(build, *arrays), True)(*arrays)
-
-
 def assert_same_bits(build: Callable[..., Any], *arrays: np.ndarray) -> None:
-    for got, want in zip(generated(build, *arrays), interpreted(build, *arrays), strict=True):
-        assert got.dtype == want.dtype
-        assert got.shape == want.shape
-        np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
+    with loops_by("interpreted"):
+        want = Kernels(graph_of(build, *arrays), True)(*arrays)
+    assert_equal_bits(generated(build, *arrays), want)
 
 
 def assert_close(got: np.ndarray, want: np.ndarray, dtype: str) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 import kfusion as kf
 from cpu_products import require_blas
-from kfusion import _core
-from loops_by import loops_by
+from loops_by import all_generated
 
 pytestmark = [
     pytest.mark.native,
@@ -21,10 +20,8 @@ require_blas()
 
 @pytest.fixture(autouse=True)
 def generated():
-    left = _core.left_to_interpreter()
-    with loops_by("generated"):
+    with all_generated():
         yield
-    assert _core.left_to_interpreter() == left, "left to the interpreter"
 
 
 def softmax(x):

@@ -106,3 +106,17 @@ def test_a_list_that_shrinks_while_it_is_read():
     f = kf.fuse(lambda xs: xs[0] * 2)
     arrays = [Shrinks(), X, X, X]
     np.testing.assert_array_equal(np.asarray(f(arrays)), X * 2)
+
+
+def test_errors_of_a_metaclass_are_raised():
+    """A class that cannot say what it has is no class without attributes."""
+
+    class Failing(type):
+        def __getattr__(cls, name):
+            raise RuntimeError(f"no answer about {name}")
+
+    class Argument(metaclass=Failing):
+        pass
+
+    with pytest.raises(RuntimeError, match="no answer about __kfusion"):
+        kf.fuse(lambda x, a: x + 1)(np.ones(3), Argument())

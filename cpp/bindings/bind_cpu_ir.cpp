@@ -155,8 +155,9 @@ std::string step_text(const std::string& step, const std::vector<std::string>& d
 constexpr const char* kKernelsDoc = R"(cpu_kernel_texts(graph, device, target)
 --
 
-The kernels of a graph's plan in LLVM's language for any target, and what they are called with, for tests. In the order of
-lower()'s kernels: {text, key, functions, pieces, integers, numbers, scratch_bytes, rows, cols}, or {why}, if the generator does not take it.
+The kernels of a graph's plan in LLVM's language for any target, and what they are called with, for tests. In the order
+of lower()'s kernels: {text, key, functions, pieces, integers, numbers, scratch_bytes, rows, cols}, or {why} for those
+that the generator does not take.
 )";
 
 py::dict kernel_call(const Kernel& k, const TargetFacts& target) {

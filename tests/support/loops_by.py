@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,24 +27,33 @@ def _run(f: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
     return [np.asarray(g) for g in (got if isinstance(got, tuple) else (got,))]
 
 
-def generated_all(f: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
-    """What generated loops give, of which none was left to the interpreter."""
+@contextmanager
+def all_generated() -> Iterator[None]:
+    """Generated loops run, and none is left to the interpreter."""
     left = _core.left_to_interpreter()
     with loops_by("generated"):
-        got = _run(f, *arrays)
+        yield
     assert _core.left_to_interpreter() == left, "left to the interpreter"
-    return got
+
+
+def generated_all(f: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
+    with all_generated():
+        return _run(f, *arrays)
 
 
 def generated(f: Callable[..., Any], *arrays: Any) -> np.ndarray:
     return generated_all(f, *arrays)[0]
 
 
+def assert_equal_bits(got: Iterable[np.ndarray], want: Iterable[np.ndarray]) -> None:
+    for a, b in zip(got, want, strict=True):
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        np.testing.assert_array_equal(a.view(f"u{a.itemsize}"), b.view(f"u{b.itemsize}"))
+
+
 def assert_same_bits(f: Callable[..., Any], *arrays: Any) -> np.ndarray:
     """Generated loops give what the interpreter does; the first result."""
     results = generated_all(f, *arrays)
     with loops_by("interpreted"):
-        for got, want in zip(results, _run(f, *arrays), strict=True):
-            assert (got.dtype, got.shape) == (want.dtype, want.shape)
-            np.testing.assert_array_equal(got.view(f"u{got.itemsize}"), want.view(f"u{want.itemsize}"))
+        assert_equal_bits(results, _run(f, *arrays))
     return results[0]

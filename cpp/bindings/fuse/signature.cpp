@@ -36,9 +36,13 @@ enum class Leaf { kArray, kTraced, kNumpyFloat, kInt, kValue, kIdentity, kDatacl
 
 constexpr int kMaxDepth = 32;  // of tuples in tuples
 
+/// Whether a class has an attribute. Errors of its metaclass are raised, except that there is no such attribute.
 bool has(PyTypeObject* type, const char* attribute) {
-  const bool found = PyObject_HasAttrString(reinterpret_cast<PyObject*>(type), attribute) == 1;
-  return found;
+  if (py::reinterpret_steal<py::object>(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), attribute)))
+    return true;
+  if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) throw py::error_already_set();
+  PyErr_Clear();
+  return false;
 }
 
 bool is_subtype(PyTypeObject* type, py::handle of) {
