@@ -19,7 +19,8 @@ from ._library_call import call
 from ._ops.expressions import elementwise
 from ._plans.each_plan import EachPart, EachPlan
 from ._plans.mesh import Exchange, Mesh, MeshPlan
-from ._plans.plan import Plan, executors, plan, trace
+from ._plans.plan import Plan, executors, trace
+from ._plans.planned import plan
 from ._plans.records import Group, Reason, Refusal
 from ._plans.sweep import Sweep
 from ._plans.sweeping import sweep

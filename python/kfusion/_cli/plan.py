@@ -12,7 +12,8 @@ from .._core import Graph
 from .._devices import devices
 from .._graph import source
 from .._plans.against import Against
-from .._plans.plan import Plan, plan
+from .._plans.plan import Plan
+from .._plans.planned import plan
 from .._plans.sweep import Sweep
 from .._plans.sweeping import sweep
 from . import targets
