@@ -28,7 +28,7 @@ RELATIVE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e
 
 
 def generated(build: Callable[..., Any], *arrays: np.ndarray) -> list[np.ndarray]:
-    """Of a graph, as the next ones."""
+    """What generated kernels give for a graph, as for the next ones."""
     with all_generated():
         kernels = Kernels(graph_of(build, *arrays), True)
     return kernels(*arrays)
