@@ -68,6 +68,19 @@ class TestReductions:
         for y, want in zip(got, (wide(x).sum(0), wide(x).var(0)), strict=True):
             np.testing.assert_allclose(y, want, rtol=2e-6, atol=1e-4)
 
+    @pytest.mark.parametrize("shape", [(1700, 1100), (370, 5003), (3, 130, 5003)], ids=str)
+    def test_rows_from_memory(self, shape, isa, rng):
+        """More than caches hold, with accumulators that the first-level cache holds or not."""
+        x = rng.standard_normal(shape).astype(np.float32)
+        axes = tuple(range(len(shape) - 1))
+
+        def build(g: Any, i: int) -> list[int]:
+            away = g.map("subtract", [i, g.reduce("mean", i, list(axes), True)])
+            return [g.reduce("sum", i, list(axes)), g.reduce("mean", g.map("square", [away]), list(axes))]
+
+        for y, want in zip(generated(build, x), (wide(x).sum(axes), wide(x).var(axes)), strict=True):
+            np.testing.assert_allclose(y, want, rtol=2e-6, atol=1e-4)
+
 
 class TestSweeps:
     @pytest.mark.parametrize("dtype", DTYPES)

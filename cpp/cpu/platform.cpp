@@ -48,7 +48,7 @@ std::size_t usable_memory() {
 
 namespace {
 
-/// Bytes of a level's cache; `unknown` where the system does not say.
+/// Bytes of a cache by its place in the system's list; `unknown` where the system does not say.
 std::size_t cache_of_level(int level, [[maybe_unused]] int by_sysconf, std::size_t unknown) {
 #if defined(__linux__)
   // sysconf gives the sum over a socket's caches on some CPUs: twelve times what a core sees.
@@ -61,15 +61,19 @@ std::size_t cache_of_level(int level, [[maybe_unused]] int by_sysconf, std::size
 }
 
 #if defined(_SC_LEVEL3_CACHE_SIZE)
-constexpr int kSecondLevel = _SC_LEVEL2_CACHE_SIZE, kThirdLevel = _SC_LEVEL3_CACHE_SIZE;
+constexpr int kFirstLevel = _SC_LEVEL1_DCACHE_SIZE, kSecondLevel = _SC_LEVEL2_CACHE_SIZE,
+              kThirdLevel = _SC_LEVEL3_CACHE_SIZE;
 #else
-constexpr int kSecondLevel = -1, kThirdLevel = -1;
+constexpr int kFirstLevel = -1, kSecondLevel = -1, kThirdLevel = -1;
 #endif
 
-const std::size_t second_level_bytes = cache_of_level(2, kSecondLevel, 1u << 20);  // each kernel asks
+// Each kernel asks. Index 0 is the first level's cache of data, 1 that of instructions.
+const std::size_t first_level_bytes = cache_of_level(0, kFirstLevel, 32u << 10);
+const std::size_t second_level_bytes = cache_of_level(2, kSecondLevel, 1u << 20);
 
 }  // namespace
 
+std::size_t first_level_cache() { return first_level_bytes; }
 std::size_t second_level_cache() { return second_level_bytes; }
 std::size_t last_level_cache() { return cache_of_level(3, kThirdLevel, 32u << 20); }
 

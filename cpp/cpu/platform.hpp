@@ -18,6 +18,9 @@ std::size_t usable_memory();
 /// Bytes of the largest cache that a core uses; 32 MB where unknown.
 std::size_t last_level_cache();
 
+/// Bytes of the first-level cache of a core for data; 32 KB where unknown.
+std::size_t first_level_cache();
+
 /// Bytes of the second-level cache of a core; 1 MB where unknown.
 std::size_t second_level_cache();
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/codegen/column_call.hpp"
 #include "cpu/codegen/column_search.hpp"
 #include "cpu/codegen/policy.hpp"
 
@@ -135,10 +136,15 @@ void ColumnRows::row_of_columns(int sweep, const Part& part, Carry& carry, bool 
   for (const int t : s.stores) store(t, part, past_caches);
 }
 
-/// Some rows ahead; where a block's row is longer than what is fetched ahead, in that row and then in the next.
+/// The same columns of the rows that are read at once next. Row by row: some rows ahead; where a block's row is longer
+/// than what is fetched ahead, in that row and then in the next.
 ColumnRows::Fetched ColumnRows::fetched(const Moving& m) const {
   const std::int64_t item = m.place->item;
   const Number begin(std::string("%begin")), end(std::string("%end")), bytes = (end - begin) * item;
+  if (!form_.row_by_row) {
+    const Number at_once = number_at(at_.field(Field::kColumns), static_cast<std::int64_t>(ColumnNumber::kRowsAtOnce));
+    return {m.place, end, at_once * m.step, at_once * m.step};
+  }
   const Number rows = quotient(kBytesAhead, bytes);
   return {m.place, end - kBytesAhead / item, choose(rows == 0, kBytesAhead, rows * m.step),
           choose(rows == 0, m.step - bytes + kBytesAhead, rows * m.step)};
@@ -149,7 +155,7 @@ void ColumnRows::fetch_ahead(const Part& part) const {
     const Number ahead = choose(part.first < f.limit, f.ahead, f.ahead_of_last);
     const Pointer next = at_.row(*f.place) + (part.first * f.place->item + ahead);
     for (std::int64_t line = 0; line < std::int64_t{form_.lanes} * part.registers * f.place->item; line += kLine)
-      prefetch(next + line, Fetch::kNear);
+      prefetch(next + line, form_.row_by_row ? Fetch::kNear : Fetch::kFar);
   }
 }
 

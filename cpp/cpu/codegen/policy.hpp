@@ -51,6 +51,11 @@ inline bool is_better_interleaved(Op op, const TargetFacts& t) { return info(op)
 /// AVX2, layer norm of 512 columns 0.7 to 0.8. Softmax's rows go to the second-level cache: where the first one holds
 /// no second row, 8192 columns take 1.4 times as long.
 inline bool is_from_memory(const Kernel& k) { return k.bytes() > 3 * static_cast<std::int64_t>(second_level_cache()); }
+/// Whether the first-level cache has room for the next row beside this one until the last of several sweeps. Rows of
+/// 16 KB that are fetched to 32 KB take 1.2 times as long as to the second level, to 48 KB 0.9 times.
+inline bool has_room_for_next(std::int64_t row_bytes) {
+  return 3 * row_bytes <= static_cast<std::int64_t>(first_level_cache());
+}
 /// So many bytes ahead; where rows are longer, the next one.
 inline constexpr std::int64_t kBytesAhead = 8 * 1024;
 
@@ -106,9 +111,6 @@ inline constexpr std::int64_t kFewElements = 4;
 inline constexpr std::int64_t kBlockColumns = 2048, kLeastBlockColumns = 128, kBlockBytes = 512 * 1024;
 /// Rows in the cache that go through a block before the next do: at least so many, or so many bytes.
 inline constexpr std::int64_t kRowsAtOnce = 8, kBytesAtOnce = 32 * 1024;
-/// Rows from memory that are longer than a tile go through it one by one: the sum of 5000 x 1024 floats takes 0.6 of
-/// the time of 8 that are read at once, a little of each. What is ahead is brought to the first-level cache.
-constexpr bool goes_row_by_row(std::int64_t columns, std::int64_t tile) { return columns > tile; }
 /// Few columns whose rows follow each other in memory are taken some rows side by side, as one row: so many of them
 /// that least of the lanes stay empty. Columns that are so taken, and at most of such a row.
 inline constexpr std::int64_t kFewColumns = 256, kSideBySideColumns = 2048;
@@ -117,5 +119,16 @@ inline constexpr int kChains = 4;
 inline constexpr std::int64_t kRowsOfChains = 512;
 /// Few columns are taken in parts of the rows of so many elements each, as many for every number of threads.
 inline constexpr std::int64_t kManyColumns = 4096, kElementsOfPart = 256 * 1024, kMostParts = 64;
+
+/// Rows from memory that are longer than a tile go through it one by one: the sum of 5000 x 1024 floats takes 0.6 of
+/// the time of 8 that are read at once, a little of each. What is ahead is brought to the first-level cache. But
+/// accumulators have to stay there meanwhile: 48 KB hold those of 4096 columns; with 32 KB sums of 1536 columns take
+/// 1.1 of the time of 8 rows at once, of 2048 columns 1.6 and of 4096 columns 2.0.
+inline bool goes_row_by_row(std::int64_t columns, std::int64_t tile) {
+  constexpr std::int64_t kSmall = 32 * 1024, kDouble = 8;
+  const auto first_level = static_cast<std::int64_t>(first_level_cache());
+  const std::int64_t accumulators = kDouble * (columns <= kManyColumns ? columns : kBlockColumns);
+  return columns > tile && accumulators <= (first_level > kSmall ? first_level / 3 * 2 : first_level / 8 * 3);
+}
 
 }  // namespace kfusion::cpu::ir

@@ -143,7 +143,7 @@ void RowPlan::choose_fetching(const Form& form) {
     if (sweeps[i].fetches) return;
     for (const int s : sweeps[i].keeps) is_kept[at(s)] = true;
   }
-  for (Sweep& s : sweeps) s.fetches = Fetch::kNear;
+  for (Sweep& s : sweeps) s.fetches = form.fetches_near ? Fetch::kNear : Fetch::kFar;
 }
 
 }  // namespace kfusion::cpu::ir
