@@ -80,7 +80,8 @@ def run_pytest(folder, *options):
 @pytest.mark.slow
 def test_a_run_is_repeated_by_its_seed(tmp_path):
     """What a fresh run prints suffices; a line for each file says how far it is."""
-    first = run_pytest(tmp_path)
+    pytest.importorskip("xdist")
+    first = run_pytest(tmp_path, "-n2")
     assert "seed: 0, the same in every run" in first
     assert "] test_drawn.py: " in first
     fresh = run_pytest(tmp_path, "--fresh", "-n0")
