@@ -136,8 +136,8 @@ void ColumnRows::row_of_columns(int sweep, const Part& part, Carry& carry, bool 
   for (const int t : s.stores) store(t, part, past_caches);
 }
 
-/// The same columns of the rows that are read at once next. Row by row: some rows ahead; where a block's row is longer
-/// than what is fetched ahead, in that row and then in the next.
+/// Where to fetch these columns of the rows that are read at once next. Row by row: some rows ahead; where a block's
+/// row is longer than what is fetched ahead, in that row and then in the next.
 ColumnRows::Fetched ColumnRows::fetched(const Moving& m) const {
   const std::int64_t item = m.place->item;
   const Number begin(std::string("%begin")), end(std::string("%end")), bytes = (end - begin) * item;
