@@ -35,7 +35,7 @@ LAYERS = (
     ("_graph",),
     ("_ops",),
     ("_tracing",),
-    ("_functions",),
+    ("_functions", "_gradient_passes"),
     ("_onnx",),
     ("_plans",),
     ("_foreign",),

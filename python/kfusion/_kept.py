@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from . import _onnx, _tables
-from ._autograd import BackwardPass, ForwardPass, values_of
 from ._devices import devices, running
 from ._devices.device import Device
+from ._gradient_passes import BackwardPass, ForwardPass, values_of
 from ._graph.seeds import Seeds
 from ._graph.structure import holds_arrays, may_hold_results, picked
 from ._graph.tracer import Tracer, current
