@@ -82,7 +82,9 @@ def _torch() -> Iterable[str]:
     yield from _row("join", joins)
     others = {n for n in _overridable() - named if not n.startswith("_") and not n.endswith("_")}
     library = {n for n in others if not refusals.is_impossible(n)}
-    yield from _row("library call", library)
+    yield from _row(
+        "library call", library, "kernels where torch makes them of functions that are, such as `einsum`, `kron`"
+    )
     modules = (torch, torch.Tensor, torch.nn.functional)
     yield from _errors({n for n in refusals._REASONS if any(hasattr(m, n) for m in modules)} - named - library)
 

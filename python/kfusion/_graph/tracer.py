@@ -44,6 +44,7 @@ class Tracer(Inputs):
         self.writes = 0
         self.last_draw: list[Traced] = []  # that the last call of the library which draws random numbers has run
         self.counts: dict[float, Traced] = {}  # of batches, by the numbers that stand for their reciprocals
+        self.takes_apart = False  # a function of torch's, whose operators must all have a form
         self.is_trying = False  # functions on tensors without data, which stand for values
         self._seed: Number | None = None
         self._streams = 0
@@ -110,6 +111,15 @@ class Tracer(Inputs):
         finally:
             self._differentiates = before
             self._depth -= 1
+
+    @contextlib.contextmanager
+    def taking_apart(self) -> Iterator[None]:
+        """A context in which there are no calls of the library."""
+        before, self.takes_apart = self.takes_apart, True
+        try:
+            yield
+        finally:
+            self.takes_apart = before
 
     @contextlib.contextmanager
     def trying(self) -> Iterator[None]:

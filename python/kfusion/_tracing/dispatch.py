@@ -9,7 +9,7 @@ import functools
 import sys
 from typing import Any
 
-from . import aten, library_checks, numpy_fills, numpy_functions, numpy_ufuncs, torch_functions
+from . import aten, library_checks, numpy_fills, numpy_functions, numpy_ufuncs, torch_composites
 from .refusals import refused, refused_keyword
 from .traced import Value, has_labels
 
@@ -45,7 +45,7 @@ class Dispatched(Value):
             return getattr(args[0], function.__name__)(*args[1:], **(kwargs or {}))
         if isinstance(function, sys.modules["torch"].ScriptMethod):
             raise refused("torch.forward of TorchScript")  # whose parameters no call names
-        return torch_functions.torch_function("Tensor." * is_method + function.__name__, args, kwargs or {}, function)
+        return torch_composites.called("Tensor." * is_method + function.__name__, args, kwargs or {}, function)
 
     def __cupy_override_elementwise_kernel__(self, kernel: Any, *inputs: Any, **kwargs: Any) -> Any:
         name = str(kernel.name).removeprefix("cupyx_scipy_special_").removeprefix("cupy_")

@@ -86,8 +86,25 @@ def _orders(shared: Sequence[Traced]) -> Sequence[int]:
     return (0,) if all(v._tracer.strides(v) is not None for v in shared) else (0, 1)
 
 
+_NOWHERE = contextlib.nullcontext()
+
+
 def _asked(function: Any, args: Any, kwargs: Any, device: str, order: int) -> list[tuple[str, bool]]:
     """The dtype of each result, and whether it is no view of an argument; nothing where torch does not say."""
+    torch = sys.modules["torch"]
+    with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
+        found, arrays = on_stand_ins(function, args, kwargs, device, order)
+        tensors = [t for t in leaves(found) if isinstance(t, torch.Tensor)]
+        return [(name_of_dtype(t), not any(library_trials.shares_memory(t, a) for a in arrays)) for t in tensors]
+    return []
+
+
+def on_stand_ins(
+    function: Any, args: Any, kwargs: Any, device: str = "meta", order: int = 0, within: Any = _NOWHERE
+) -> tuple[Any, list[Any]]:
+    """What function(*args, **kwargs) gives, within a context, of tensors of ones in place of traced values; and these
+    tensors. It is called where torch tells nobody of its functions.
+    """
     torch = sys.modules["torch"]
     tracer: Any = tracer_of(*leaves((args, kwargs)))
 
@@ -102,13 +119,10 @@ def _asked(function: Any, args: Any, kwargs: Any, device: str, order: int) -> li
         is_place = isinstance(leaf, (str, torch.device)) and str(leaf).partition(":")[0] in ("cpu", "cuda")
         return leaf.to(device) if is_array(leaf) else device if is_place else leaf
 
-    with contextlib.suppress(Exception), tracer.trying(), torch._C.DisableTorchFunction(), torch.no_grad():
+    with tracer.trying(), torch.no_grad():
         stand_ins = StandIns((args, kwargs), make, other)
-        found = [t for t in leaves(function(*stand_ins.args, **stand_ins.kwargs)) if isinstance(t, torch.Tensor)]
-        return [
-            (name_of_dtype(t), not any(library_trials.shares_memory(t, a) for a in stand_ins.arrays)) for t in found
-        ]
-    return []
+        with within:
+            return function(*stand_ins.args, **stand_ins.kwargs), stand_ins.arrays
 
 
 # ---- numbers that have no place in a dtype ----

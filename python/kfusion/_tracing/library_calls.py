@@ -12,7 +12,7 @@ from typing import Any
 
 from .._graph.number import is_number
 from .._graph.sizes import has_sizes, of_call
-from .._graph.source import trace_error
+from .._graph.source import no_form, trace_error
 from .._graph.structure import leaves
 from .._graph.tracer import Tracer
 from .._graph.values import Traced, WritingCall, tracer_of
@@ -49,6 +49,8 @@ def torch_call(
     tracer = tracer_of(*(getattr(leaf, "pairs", leaf) if is_complex(leaf) else leaf for leaf in leaves((args, kwargs))))
     if tracer is None:
         raise refusals.refused(name)
+    if tracer.takes_apart:
+        raise no_form(f"{name} is a call of the library")
     with tracer.trying():
         return _called(tracer, function, name, args, kwargs, is_tried, on_data)
 

@@ -48,8 +48,8 @@ class Tried:
         self, shapes: Sequence[tuple[int, ...]], *, wants_gradients: bool = False
     ) -> tuple[Any, list[Any], list[int]]:
         torch = sys.modules["torch"]
-        draws = _draws(torch)()
-        with self._context(), draws:
+        met = operators_met()
+        with self._context(), met:
             made = [
                 torch.empty(shape, dtype=getattr(torch, dtype), device=self._place)
                 for shape, dtype in zip(shapes, self._dtypes, strict=True)
@@ -62,7 +62,7 @@ class Tried:
             versions = [t._version for t in shown]
             with torch.set_grad_enabled(wants_gradients):
                 found = _called_without_data(self._function, self._name, fill(self._structure, shown))
-        self.draws = draws.found
+        self.draws = any(torch.Tag.nondeterministic_seeded in op.tags for op in met.operators)
         return found, shown, [i for i, t in enumerate(shown) if t._version != versions[i]]
 
     def without_gradients(self, shapes: Sequence[tuple[int, ...]]) -> tuple[list[int], list[int]]:
@@ -169,20 +169,25 @@ def _fake_tensors() -> Any:
     return FakeTensorMode()
 
 
+def operators_met() -> Any:
+    """A context that notes the operators which are called in it, as `operators`."""
+    return _operators_met(sys.modules["torch"])()
+
+
 @functools.cache
-def _draws(torch: Any) -> Any:
+def _operators_met(torch: Any) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        """A context that finds out whether operators draw random numbers."""
-
-        found = False
+    class OperatorsMet(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.operators: list[Any] = []
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.found = self.found or torch.Tag.nondeterministic_seeded in function.tags
+            self.operators.append(function)
             return function(*args, **(kwargs or {}))
 
-    return Draws
+    return OperatorsMet
 
 
 def _as_it_was() -> Any:

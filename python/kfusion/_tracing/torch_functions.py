@@ -127,7 +127,7 @@ def _in_place(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], functio
 
 
 def _in_graph(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    short = name.removeprefix("Tensor.").removeprefix("special_").removeprefix("linalg_")
+    short = _plain_name(name)
     function = FUNCTIONS.get(name) or FUNCTIONS.get(short)
     if function is None:
         raise refusals.refused(f"torch.{short}")
@@ -146,6 +146,19 @@ def _in_graph(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return function(*bound.args, **bound.kwargs)
     bound.arguments["input"] = views.reshape(x, (1,))
     return _without_axes(function(*bound.args, **bound.kwargs))
+
+
+def _plain_name(name: str) -> str:
+    return name.removeprefix("Tensor.").removeprefix("special_").removeprefix("linalg_")
+
+
+def is_known(name: str) -> bool:
+    """Whether torch's function of that name, or the one that writes in place, has a row."""
+    return (
+        name in FUNCTIONS
+        or _plain_name(name) in FUNCTIONS
+        or (name.endswith("_") and _plain_name(name)[:-1] in FUNCTIONS)
+    )
 
 
 def _says_nothing(keyword: str, value: Any, args: tuple[Any, ...]) -> bool:

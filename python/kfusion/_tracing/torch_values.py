@@ -13,7 +13,7 @@ from .._graph.values import STATE, Traced
 from .._ops.views import reshape
 from .._spec import INTEGERS
 from . import aten_rows as aten_rows  # enters its operators
-from . import autocast, backward_hooks, dtype_names, library_calls, refusals, torch_layouts
+from . import autocast, backward_hooks, dtype_names, library_calls, refusals, torch_composites, torch_layouts
 from . import torch_activations as torch_activations  # enters its functions
 from . import torch_batch_norms as torch_batch_norms
 from . import torch_classes as torch_classes
@@ -70,7 +70,7 @@ class TorchValue(Dispatched, library="torch"):
         if name in _OF_ANY_SUCH:
             return lambda *args, **kwargs: torch_layouts.said(self, lambda t: found(t, *args, **kwargs))
         if callable(found):
-            return lambda *args, **kwargs: torch_function(f"Tensor.{name}", (self, *args), kwargs)
+            return lambda *args, **kwargs: torch_composites.called(f"Tensor.{name}", (self, *args), kwargs, found)
         if torch_layouts.is_tensor(self, name):
             return library_calls.torch_call(operator.attrgetter(name), f"torch.Tensor.{name}", (self,), {})
         return torch_layouts.said(self, operator.attrgetter(name))

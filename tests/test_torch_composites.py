@@ -1,0 +1,104 @@
+"""Functions that torch makes of its operators are kernels: torch runs on stand-ins, whose operators are traced."""
+
+from __future__ import annotations
+
+import pytest
+
+import kfusion as kf
+
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+
+_FUNCTIONS = {
+    "einsum": lambda x, y: torch.einsum("bij,bkj->bik", x, y),
+    "einsum of one index": lambda x, y: torch.einsum("i,i->i", x[0, 0], y[0, 0]),
+    "inner": lambda x, y: torch.inner(x, y),
+    "tensordot": lambda x, y: torch.tensordot(x, y, dims=([1, 2], [1, 2])),
+    "outer": lambda x, y: torch.outer(x[0, 0], y[0, 1]),
+    "kron": lambda x, y: torch.kron(x[0], y[0]),
+    "vecdot": lambda x, y: torch.linalg.vecdot(x, y),
+    "multi_dot": lambda x, y: torch.linalg.multi_dot((x[0], y[0].T, x[1])),
+    "fftshift": lambda x, y: torch.fft.fftshift(x + y),
+    "methods": lambda x, y: x.inner(y).reshape_as(x.inner(x)),
+    "an operator with a row": lambda x, y: torch.slice_scatter(x, y[:, :2], 1, 1, 3),
+}
+
+
+def _arrays(rng, *shape):
+    return [torch.from_numpy(rng.standard_normal(shape)).float() for _ in range(2)]
+
+
+def _has_calls(f, *args):
+    return "library_call" in {node["op"] for node in kf.trace(f, *args).to_dict()["nodes"]}
+
+
+@pytest.mark.parametrize("name", _FUNCTIONS)
+def test_they_are_kernels(rng, name):
+    f, fused = _FUNCTIONS[name], kf.fuse(_FUNCTIONS[name])
+    for shape in ((2, 5, 4), (2, 5, 3), (3, 7, 6), (3, 5, 8)):  # from the second one on of sizes
+        args = _arrays(rng, *shape)
+        torch.testing.assert_close(fused(*args), f(*args))
+    assert not _has_calls(f, *args)
+
+
+def test_a_stage_has_the_functions_name(rng):
+    x, y = _arrays(rng, 2, 5, 4)
+    plan = kf.plan(lambda x, y: torch.einsum("bij,bkj->bik", x, y).relu(), x, y)
+    assert [g.label for g in plan.groups] == ["einsum+relu"]
+
+
+def test_numbers_count_by_their_values(rng):
+    x, _ = _arrays(rng, 2, 5, 4)
+
+    def f(x, spacing):
+        return torch.gradient(x, spacing=spacing, dim=1)[0]
+
+    fused = kf.fuse(f)
+    for spacing in (0.5, 0.25, 0.5):
+        torch.testing.assert_close(fused(x, spacing), f(x, spacing))
+
+
+def test_autocast(rng):
+    args = _arrays(rng, 2, 8, 8)
+    f = _FUNCTIONS["einsum"]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got, want = kf.fuse(f)(*args), f(*args)
+    assert got.dtype == want.dtype == torch.bfloat16
+    torch.testing.assert_close(got, want)
+
+
+def test_gradients(rng):
+    args = [a.requires_grad_() for a in _arrays(rng, 2, 5, 4)]
+    for name in ("einsum", "kron", "fftshift"):
+        f = _FUNCTIONS[name]
+        got, want = (torch.autograd.grad((g(*args) ** 2).sum(), args) for g in (kf.fuse(f), f))
+        torch.testing.assert_close(got, want)
+
+
+def test_views_share_memory(rng):
+    def f(x, y):
+        made = x + 1
+        diagonal, same = torch.atleast_3d(made[0]), torch.broadcast_tensors(made, y)[0]
+        made.mul_(2)
+        return diagonal, same
+
+    args = _arrays(rng, 2, 5, 4)
+    torch.testing.assert_close(kf.fuse(f)(*args), f(*args))
+
+
+def test_what_has_an_operator_without_a_form_is_one_call(rng):
+    """None of its operators is traced where another one has no form, nor those of many steps."""
+    x, _ = _arrays(rng, 2, 8, 4)
+    names = [n["op"] for n in kf.trace(lambda x: F.local_response_norm(x, 2), x).to_dict()["nodes"]]
+    assert names == ["input", "library_call"]
+    network = torch.nn.RNN(4, 4)
+    assert _has_calls(lambda x: network(x)[0], x)
+
+
+def test_a_gpu_that_is_not_there():
+    x, y = (kf.spec((2, 64, 64), "bfloat16", like="torch") for _ in range(2))
+    plan = kf.plan(lambda x, y: _FUNCTIONS["einsum"](x, y) * 2, x, y, device="H200")
+    assert [g.label for g in plan.groups] == ["einsum+multiply"]
+    with torch.device("meta"):
+        tensors = [torch.empty(2, 64, 64) for _ in range(2)]
+    assert [g.label for g in kf.plan(_FUNCTIONS["einsum"], *tensors, device="H200").groups] == ["einsum"]
