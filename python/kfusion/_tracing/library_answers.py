@@ -137,7 +137,8 @@ def require_fitting(function: Any, name: str, args: Any, kwargs: Any) -> None:
     function's arguments is compared with that range in each call, where torch converts it.
     """
     given = list(leaves((args, kwargs)))
-    numbers = [v for v in given if is_number(v) or type(v) in (int, float)]  # no sizes
+    plain = [v for v in given if isinstance(v, (int, float)) and not isinstance(v, bool) and not is_size(v)]
+    numbers = [*filter(is_number, given), *(v for v in plain if not is_number(v))]
     dtypes = ranges.by_range({v._dtype for v in given if isinstance(v, Traced)}) if numbers else []
     if function is None or not dtypes or any(map(is_complex, given)):
         return
