@@ -250,6 +250,21 @@ def smooth_of_product(x, w, t):
     return smooth(x @ w.T, t)
 
 
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_guard_is_of_its_own_element(step):
+    """An index may be out of range where its condition is read in another order."""
+
+    def f(x, w, t):
+        within = kf.logical_and(t >= 0, t < 11)
+        return smooth(x @ w.T, kf.where(within[::step], t, 0)), within
+
+    t = np.array([0, 11, -12, -11, 10, 5])
+    lowered = lower(kf.trace(f, X, W, t))
+    loss, _ = kernel_loops.run(lowered, [X, W, t])
+    index = np.where(((t >= 0) & (t < 11))[::step], t, 0)
+    np.testing.assert_array_equal(np.isnan(loss), (index < -11) | (index >= 11))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("case", [c for c in ONE_KERNEL if c.startswith("splade")])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

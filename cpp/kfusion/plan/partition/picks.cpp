@@ -1,5 +1,6 @@
 #include "kfusion/plan/partition/picks.hpp"
 
+#include <cmath>
 #include <optional>
 
 #include "kfusion/plan/partition/reads.hpp"
@@ -21,11 +22,15 @@ bool always_has_position(const Graph& g, const FoldedGraph& folded, NodeId gathe
   const Access* t = nullptr;
   std::optional<double> low, high, otherwise;
   const auto same = m::such([&](const Access* a) { return collapsed(*a) == collapsed(*t); });
-  const auto in_range = m::logical_and(m::greater_equal(m::bind(t), m::number(low)), m::less(same, m::number(high)));
-  const auto guarded = m::where(in_range, same, m::number(otherwise));
-  const auto has = [&](double n) { return positions.has(static_cast<std::int64_t>(n)); };
+  // A condition that is read in its own order is about the element of t at the same place.
+  const auto whole = [](auto test) { return m::both(m::such([](const Access* a) { return is_identity(*a); }), test); };
+  const auto above = m::greater_equal(m::bind(t), m::number(low));
+  const auto below = m::less(same, m::number(high));
+  const auto guarded = m::where(whole(m::logical_and(whole(above), whole(below))), same, m::number(otherwise));
+  const auto extent = static_cast<double>(positions.extent);
+  const auto has = [&](double n) { return std::abs(n) <= extent && positions.has(static_cast<std::int64_t>(n)); };
   return guarded(ReadsReader{g, folded}, &folded.work[at(gather)].reads[1]) && has(*low) && has(*otherwise) &&
-         *high <= static_cast<double>(positions.extent);
+         *high <= extent;
 }
 
 }  // namespace kfusion
