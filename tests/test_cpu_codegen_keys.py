@@ -73,3 +73,10 @@ def test_a_new_size_finds_code(rng):
         e = np.exp(x.astype(float) - x.max(-1, keepdims=True))
         np.testing.assert_allclose(f(x), e / e.sum(-1, keepdims=True), rtol=1e-5)
     assert len(keys) == 1
+
+
+def test_what_is_in_caches_has_one_key():
+    """Nothing is fetched ahead, whatever the first-level cache has room for."""
+    graphs = [kf.trace(lambda x: kf.layernorm(x), kf.spec((16, cols))) for cols in (1000, 5000)]
+    one, other = (_core.cpu_kernel_texts(graph, DEVICE, "avx512")[0]["key"] for graph in graphs)
+    assert one == other

@@ -105,7 +105,7 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches) : kernel(k),
   row_by_row = across && fetches && goes_row_by_row(cols(), std::int64_t{lanes} * registers);
   has_moments = !across && takes_moments(k);
   takes_pairs_ = in_pieces && !has_moments && k.cols() > kLongestRow && seconds_need_firsts(k);
-  fetches_near = schedule().sweeps == 1 || has_room_for_next(row_bytes());
+  fetches_near = !across && fetches && (schedule().sweeps == 1 || has_room_for_next(row_bytes()));
   for (const Step& s : k.steps) reach_.push_back(reach_of(s)), along_.push_back(is_along(s));
 }
 
