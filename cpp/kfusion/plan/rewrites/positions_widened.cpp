@@ -29,7 +29,8 @@ class Widening : private GraphCopy {
       for (std::size_t i = 0; i < arguments.size(); ++i)
         if (const NodeId a = g_[n].arguments[i]; is_map(a) && is_smaller(a, g_[n].shape))
           arguments[i] = widened(a, g_[n].shape);
-      return arguments == node.arguments ? std::nullopt : std::optional(add(node, node.op, std::move(arguments)));
+      if (arguments == node.arguments) return std::nullopt;
+      return add(node, node.op, std::move(arguments), node.attributes);
     });
   }
 
