@@ -102,3 +102,54 @@ def test_a_gpu_that_is_not_there():
     with torch.device("meta"):
         tensors = [torch.empty(2, 64, 64) for _ in range(2)]
     assert [g.label for g in kf.plan(_FUNCTIONS["einsum"], *tensors, device="H200").groups] == ["einsum"]
+
+
+_REFUSED = {
+    "slice": (lambda x, y: torch.slice_scatter(x, y, 0, 1, 3), [(4, 2), (5, 2), (6, 2)], [(6, 3), (7, 1)]),
+    "end": (lambda x, y: torch.slice_scatter(x, y, 0, -2), [(4, 2), (5, 2), (6, 2)], [(7, 3)]),
+    "index": (lambda x, y: torch.select_scatter(x, y[0], 0, 2), [(4, 2), (5, 2), (6, 2)], [(2, 2)]),
+    "negative index": (lambda x, y: torch.select_scatter(x, y[0], 0, -3), [(4, 2), (5, 2), (6, 2)], [(2, 2)]),
+}
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_what_torch_refuses_after_other_sizes(rng, name):
+    f, good, bad = _REFUSED[name]
+    fused = kf.fuse(f)
+    for sizes in (*good, *bad):
+        args = [_arrays(rng, n, 3)[0] for n in sizes]
+        if sizes in good:
+            torch.testing.assert_close(fused(*args), f(*args))
+        else:
+            for called in (f, fused):
+                with pytest.raises((RuntimeError, IndexError), match=r"size equal|out of range"):
+                    called(*args)
+
+
+@pytest.mark.parametrize("is_cast", [False, True])
+@pytest.mark.parametrize("dtypes", [("bfloat16", "float32"), ("float32", "bfloat16")])
+def test_what_is_scattered_takes_the_tensors_dtype(rng, dtypes, is_cast):
+    x, y = (a.to(getattr(torch, d)) for a, d in zip(_arrays(rng, 5, 3), dtypes, strict=True))
+    for f in (lambda x, y: torch.slice_scatter(x, y[:2], 0, 1, 3), lambda x, y: torch.select_scatter(x, y[0], 0, 1)):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_cast):
+            torch.testing.assert_close(kf.fuse(f)(x, y), f(x, y), rtol=0, atol=0)
+
+
+def test_numbers_beyond_a_dtype(rng):
+    x = _arrays(rng, 5, 3)[0].half()
+    with pytest.raises(RuntimeError, match=r"kfusion\.constant_pad_nd: value cannot be converted"):
+        kf.fuse(lambda x: torch.constant_pad_nd(x, (1, 1), 1e30))(x)
+
+
+def test_torchs_own_functions_are_calls(rng):
+    """Their further results have another dtype on each device, and no gradients."""
+    x = _arrays(rng, 5, 3)[0].requires_grad_()
+
+    def f(x):
+        return torch.native_layer_norm(x, (3,), None, None, 1e-5)
+
+    got, want = kf.fuse(f)(x), f(x)
+    torch.testing.assert_close(got, want)
+    assert [t.requires_grad for t in got] == [t.requires_grad for t in want]
+    with pytest.raises((NotImplementedError, ValueError, RuntimeError, TypeError)):  # as torch does
+        kf.fuse(lambda x: torch._softmax(x, 1, False))(torch.arange(6).reshape(2, 3))

@@ -188,13 +188,17 @@ def _slice_scatter(x: Any, src: Any, dim: int = 0, start: Any = None, end: Any =
     if step != 1:
         raise no_form("steps are written by the library")
     parts = joins.parts(x, [0, first, max(first, last), x.shape[axis]], axis)
-    return joins.concatenate([parts[0], src, parts[2]], axis)
+    if tuple(src.shape) != tuple(parts[1].shape):
+        raise no_form("torch refuses other extents than the slice's")
+    return joins.concatenate([parts[0], views.astype(src, x._dtype), parts[2]], axis)
 
 
 @row("select_scatter")
 def _select_scatter(x: Any, src: Any, dim: int, index: int) -> Any:
     axis = views.axis_of(x, dim, "select_scatter")
     index = index + x.shape[axis] if index < 0 else index
+    if not 0 <= index < x.shape[axis]:
+        raise no_form("torch refuses the index")
     return _slice_scatter(x, views.expand_dims(src, axis), axis, index, index + 1)
 
 

@@ -38,6 +38,8 @@ def _may_be_composite(name: str, function: Any) -> bool:
     torch = sys.modules["torch"]
     if not str(getattr(function, "__module__", None) or "torch").startswith("torch"):
         return False  # somebody's, who would see the stand-ins
+    if name.startswith(("_", "native_")):
+        return False  # of torch's own, whose checks and further results differ by device
     found = (getattr(torch.ops.aten, prefix + name, None) for prefix in ("", "linalg_", "special_", "fft_"))
     packet = next((p for p in found if p is not None), None)
     return packet is None or name in aten.ROWS or any(_is_composite(torch, packet, o) for o in packet.overloads())
@@ -76,6 +78,7 @@ def _has_form(op: Any) -> bool:
 def _taken_apart(function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
     torch = sys.modules["torch"]
     tracer: Any = tracer_of(*leaves((args, kwargs)))
+    library_answers.require_fitting(function, f"torch.{name}", args, kwargs)
     kind, wants_gradients = _stand_in(torch), torch.is_grad_enabled()
 
     def dispatched(op: Any, args: Any, kwargs: Any) -> Any:
