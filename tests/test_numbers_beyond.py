@@ -152,3 +152,27 @@ def test_stored_numbers_become_infinite():
 
     x = torch.zeros(5).half()
     assert torch.equal(kf.fuse(f)(x, 1e6), f(x, 1e6))
+
+
+@pytest.mark.parametrize("is_argument", [False, True])
+@pytest.mark.parametrize("name", ["leaky_relu", "elu", "celu"])
+def test_half_types_convert_to_float32(name, is_argument):
+    f = getattr(torch.nn.functional, name)
+    x = torch.linspace(-1, 1, 6).half()
+    fused = kf.fuse(f)
+    for s in (0.5, 1e6, 1e39, 0.75):
+        call = fused if is_argument else kf.fuse(lambda x, s=s: f(x, s))
+        given = (x, s) if is_argument else (x,)
+        if s > 1e38:
+            with pytest.raises(RuntimeError, match=rf"kfusion\.{name}: .*cannot be converted to type"):
+                call(*given)
+        else:
+            torch.testing.assert_close(call(*given), f(x, s))
+
+
+def test_conditions_alone_give_float32():
+    fused = kf.fuse(lambda x, s: torch.where(x > 0, s, 0.5))
+    x = torch.linspace(-1, 1, 6)
+    assert fused(x, 2.0).tolist() == [0.5, 0.5, 0.5, 2.0, 2.0, 2.0]
+    with pytest.raises(RuntimeError, match="cannot be converted to type"):
+        fused(x, 1e39)

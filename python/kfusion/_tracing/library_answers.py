@@ -139,7 +139,8 @@ def require_fitting(function: Any, name: str, args: Any, kwargs: Any) -> None:
     given = list(leaves((args, kwargs)))
     plain = [v for v in given if isinstance(v, (int, float)) and not isinstance(v, bool) and not is_size(v)]
     numbers = [*filter(is_number, given), *(v for v in plain if not is_number(v))]
-    dtypes = ranges.by_range({v._dtype for v in given if isinstance(v, Traced)}) if numbers else []
+    # Torch converts numbers to float32, too: of half types to compute with, of whole ones for a result of floats.
+    dtypes = ranges.by_range({"float32", *(v._dtype for v in given if isinstance(v, Traced))}) if numbers else []
     if function is None or not dtypes or any(map(is_complex, given)):
         return
     for number in filter(is_number, numbers):
