@@ -94,3 +94,20 @@ def test_cross_entropy_of_torch(reduction, isa):
     t[2] = 300
     with pytest.raises(IndexError):
         generated(loss, x, t)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((300, 40), 1), ((40, 300), 0), ((3, 9, 300), (0, 1))], ids=str)
+@pytest.mark.parametrize("step", [1, -1])
+def test_positions_that_descend(shape, axis, step, rng):
+    """The least position of an extreme is the last one's then."""
+    x = rng.integers(0, 3, shape).astype(np.float32)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    along = axes[-1]
+
+    def least(x, positions, to):
+        hit = to.logical_or(x == x.max(axis, keepdims=True), to.isnan(x))
+        return to.where(hit, to.flip(positions, along) if step < 0 else positions, 1000).min(axis)
+
+    numbers = np.moveaxis(np.broadcast_to(np.arange(shape[along]), (*np.delete(shape, along), shape[along])), -1, along)
+    got = kf.fuse(lambda x: least(x, kf.iota(shape, along), kf))(x)
+    np.testing.assert_array_equal(got, least(x, numbers, np))

@@ -31,15 +31,17 @@ bool is_used_elsewhere(const Kernel& k, const Search& search, const Steps& betwe
   return std::ranges::any_of(k.stores, [&](const Store& t) { return is_between(t.step); });
 }
 
-/// Numbers of rows, of 32 bits.
+/// Numbers of rows, of 32 bits, that ascend: the first row that has an extreme is the one with the least of them.
 bool counts_rows(const Kernel& k, const Step& place) {
   if (place.kind != StepKind::kIota) return false;
   const Operand& o = k.iotas[static_cast<std::size_t>(place.index)];
   if (std::ranges::any_of(o.kept, [](std::int64_t s) { return s != 0; })) return false;
-  std::int64_t first = o.offset, last = o.offset;
-  for (std::size_t a = 0; a < k.reduced.size(); ++a)
-    (o.reduced[a] < 0 ? first : last) += o.reduced[a] * (k.reduced[a] - 1);
-  return first >= 0 && last < std::numeric_limits<std::int32_t>::max();
+  std::int64_t span = 0;  // of the axes within
+  for (std::size_t a = k.reduced.size(); a-- > 0;) {
+    if (k.reduced[a] > 1 && o.reduced[a] < span) return false;
+    span += o.reduced[a] * (k.reduced[a] - 1);
+  }
+  return o.offset >= 0 && o.offset + span < std::numeric_limits<std::int32_t>::max();
 }
 
 bool is_taken(const Kernel& k, const Search& search) {
