@@ -191,7 +191,8 @@ def mask_given(query, mask, keys=6):
     """The mask that torch's attention is called with."""
     given = []
 
-    def attention(query, key, value, mask):
+    def attention(query, key, value, mask, dropout):
+        assert dropout == 0
         given.append(mask)
         return query
 

@@ -313,10 +313,13 @@ def main() -> int:
                         f"{checked.profiles.total()} programs, {said - start:.0f} s, {kinds.total()} failed", flush=True
                     )
                     write(args, facts, checked, said - start)
-        except BaseException:
+        except BaseException as e:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():
-                process.terminate()
+                process.kill()
+            if isinstance(e, (KeyboardInterrupt, SystemExit)):
+                write(args, facts, checked, time.perf_counter() - start)
+                os._exit(130 if isinstance(e, KeyboardInterrupt) else int(e.code or 0))  # no wait for a GPU's driver
             raise
         finally:
             seconds = time.perf_counter() - start
@@ -330,7 +333,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(main())

@@ -1,13 +1,12 @@
 """Which cases a run of pytest takes, the seed that it draws from, and its progress by files.
 
-The whole suite, `pytest`, takes a part of the cases of each test function that is not slow, the same ones in every run;
+The whole suite, `pytest`, takes one case of each test function that is not slow, the same ones in every run;
 `--fresh` draws others and other values; `--all`, or naming files, takes every case.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -34,7 +33,7 @@ def resolve(config: pytest.Config) -> None:
     if option.seed is None:
         option.seed = int.from_bytes(os.urandom(4), "little") if option.fresh or option.all else SEED
     if option.cases is None:
-        option.cases = -1 if is_whole else 0
+        option.cases = 1 if is_whole else 0
     if is_whole and not option.markexpr:
         option.markexpr = "not slow"
     option.hypothesis_seed = option.seed
@@ -54,15 +53,11 @@ def number_of(seed: int, text: str) -> int:
 
 
 def chosen(names: Iterable[str], seed: int, cases: int) -> set[str]:
-    """Names of tests: at most so many of each function, or, where `cases` is -1, the square root of their number."""
+    """Names of tests: at most so many of each function."""
     of_function = defaultdict(list)
     for name in names:
         of_function[name.partition("[")[0]].append(name)
-    kept: set[str] = set()
-    for some in of_function.values():
-        most = cases if cases >= 0 else math.ceil(math.sqrt(len(some)))
-        kept.update(sorted(some, key=lambda name: number_of(seed, name))[:most])
-    return kept
+    return {name for some in of_function.values() for name in sorted(some, key=lambda n: number_of(seed, n))[:cases]}
 
 
 class ByFile:
