@@ -9,6 +9,7 @@
 #include "kfusion/grad/vjp.hpp"
 #include "kfusion/graph/axes.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/ops/signature.hpp"
 
 namespace py = pybind11;
@@ -139,7 +140,7 @@ std::string repr(const Builder& g) {
 
 py::list op_rows() {
   py::list rows;
-  for (const OpInfo& row : kOpTable) {
+  for (const OpInfo& row : op_table()) {
     py::dict d;
     d["name"] = row.name;
     d["kind"] = name(row.kind);

@@ -6,6 +6,7 @@
 #include "bindings/jax/handler.hpp"
 #include "bindings/plan_options.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace py = pybind11;
 

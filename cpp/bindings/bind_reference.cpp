@@ -3,6 +3,7 @@
 #include "bindings/gil.hpp"
 #include "bindings/stl.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/reference/reference.hpp"
 #include "runtime/views.hpp"
 

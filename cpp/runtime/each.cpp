@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kfusion/ops/names.hpp"
 #include "runtime/backend.hpp"
 
 namespace kfusion {

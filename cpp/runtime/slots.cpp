@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kfusion/divide_up.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/joins.hpp"
 #include "runtime/backend.hpp"
 

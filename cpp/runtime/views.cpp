@@ -4,6 +4,8 @@
 #include <optional>
 #include <span>
 
+#include "kfusion/ops/names.hpp"
+
 namespace kfusion {
 
 View view_of(const Node& n, const Extents& strides) {

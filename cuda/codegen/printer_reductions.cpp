@@ -4,6 +4,7 @@
 #include "codegen/expression.hpp"
 #include "codegen/printer.hpp"
 #include "kfusion/lower/idioms.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::codegen {
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kfusion/error.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/library_functions.hpp"

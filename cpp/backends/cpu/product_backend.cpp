@@ -4,6 +4,7 @@
 
 #include "cpu/products/attention.hpp"
 #include "cpu/products/product.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
 #include "runtime/backend.hpp"
 

@@ -9,6 +9,7 @@
 #include "host/cuda.hpp"
 #include "host/tensor_map.hpp"
 #include "kfusion/divide_up.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
 #include "runtime/backend.hpp"
 

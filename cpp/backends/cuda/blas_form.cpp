@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kfusion/graph/match.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 namespace {

@@ -9,6 +9,7 @@
 #include "backends/cuda/cudnn_recipe.hpp"
 #include "host/cuda.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
 #include "runtime/backend.hpp"
 #include "runtime/executable.hpp"

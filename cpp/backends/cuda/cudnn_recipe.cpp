@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "kfusion/ops/names.hpp"
+
 namespace kfusion {
 namespace {
 

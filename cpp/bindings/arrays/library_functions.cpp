@@ -8,6 +8,7 @@
 
 #include "bindings/arrays/numpy.hpp"
 #include "bindings/arrays/own.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::arrays {
 namespace {

@@ -12,6 +12,7 @@
 #include "cpu/isa.hpp"
 #include "cpu/loops_by.hpp"
 #include "cpu/platform.hpp"
+#include "kfusion/ops/names.hpp"
 #include "runtime/views.hpp"
 
 namespace kfusion::fuse {

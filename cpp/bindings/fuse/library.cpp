@@ -5,6 +5,7 @@
 #include "bindings/arrays/library_functions.hpp"
 #include "bindings/fuse/entry.hpp"
 #include "kfusion/divide_up.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/device.hpp"
 #include "kfusion/reference/reference.hpp"
 #include "runtime/poison.hpp"

@@ -10,6 +10,7 @@
 #include "bindings/plan_options.hpp"
 #include "cpu/openmp.hpp"
 #include "kfusion/graph/builder.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/room.hpp"
 #include "runtime/lent.hpp"
 #include "runtime/views.hpp"

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "kfusion/ops/names.hpp"
+
 namespace kfusion::cpu::ir {
 namespace {
 

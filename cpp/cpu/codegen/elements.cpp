@@ -8,6 +8,7 @@
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/random_words.hpp"
 #include "cpu/codegen/takes.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {

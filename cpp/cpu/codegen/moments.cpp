@@ -1,5 +1,7 @@
 #include "cpu/codegen/moments.hpp"
 
+#include "kfusion/ops/names.hpp"
+
 namespace kfusion::cpu::ir {
 namespace {
 

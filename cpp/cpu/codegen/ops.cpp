@@ -33,12 +33,12 @@ auto with_compute_type(DType t, const F& f) {
 /// A row over one compute type. What the row does not have is taken from the first argument and not used.
 template <Op op, class T>
 Value map_of(DType type, std::span<const Value> arguments) {
-  if constexpr (!signature_of(op).accepts(kDtypeOf<T>)) {
+  if constexpr (!kSignatureOf<op>.accepts(kDtypeOf<T>)) {
     refuse(op, type);
   } else {
     const auto argument = [&](std::size_t i) { return arguments.size() > i ? arguments[i].name : std::string(); };
     const auto result = apply<op, T>(FirstOf<op, T>(argument(0)), Vec<T>(argument(1)), Vec<T>(argument(2)));
-    return {result.v, signature_of(op).gives_bool() ? DType::kBool : type};
+    return {result.v, kSignatureOf<op>.gives_bool() ? DType::kBool : type};
   }
 }
 

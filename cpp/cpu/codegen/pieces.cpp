@@ -6,6 +6,7 @@
 
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/texts.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {

@@ -13,7 +13,7 @@ namespace kfusion::cpu::ir {
 inline constexpr int kMostOperations = 500;
 
 /// What a map takes, in simple instructions.
-constexpr int operations_of(Op op) { return info(op).cost == OpCost::kSimple ? 1 : 20; }
+inline int operations_of(Op op) { return info(op).cost == OpCost::kSimple ? 1 : 20; }
 
 inline int operations_of(const Step& s) { return s.kind == StepKind::kMap ? operations_of(s.op) : 1; }
 inline int operations_of(const Kernel& k) {

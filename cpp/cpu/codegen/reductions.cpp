@@ -3,6 +3,7 @@
 #include <stdexcept>
 
 #include "cpu/codegen/row_finds.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/ops/signature.hpp"
 
 namespace kfusion::cpu::ir {

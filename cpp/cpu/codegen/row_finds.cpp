@@ -4,6 +4,7 @@
 
 #include "cpu/codegen/ops.hpp"
 #include "cpu/codegen/policy.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {

@@ -1,6 +1,7 @@
 #include "cpu/products/numbers.hpp"
 
 #include "kfusion/lower/schedule.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/reference/interpreted_kernel.hpp"
 
 namespace kfusion::cpu {

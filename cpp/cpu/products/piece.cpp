@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kfusion/lower/schedule.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/room.hpp"
 
 namespace kfusion::cpu {

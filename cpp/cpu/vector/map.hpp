@@ -1,7 +1,7 @@
 // The maps of ops.def on vectors.
 #pragma once
 #include "cpu/vector/math.hpp"
-#include "kfusion/ops/signature.hpp"
+#include "kfusion/ops/table.hpp"
 
 namespace kfusion::cpu::ir {
 namespace {
@@ -37,15 +37,15 @@ struct Either<false, Then, Else> {
 
 /// What a map of arguments of type T gives, and what its first argument is.
 template <Op op, class T>
-using ResultOf = typename Either<signature_of(op).gives_bool(), BoolVec, Vec<T>>::Type;
+using ResultOf = typename Either<kSignatureOf<op>.gives_bool(), BoolVec, Vec<T>>::Type;
 template <Op op, class T>
-using FirstOf = typename Either<signature_of(op).chooses, BoolVec, Vec<T>>::Type;
+using FirstOf = typename Either<kSignatureOf<op>.chooses, BoolVec, Vec<T>>::Type;
 
 /// The value of a map, as it is kept.
 template <Op op, class T>
 inline ResultOf<op, T> apply(FirstOf<op, T> x, Vec<T> y, Vec<T> z) {
   const auto result = Map<op>::of(x, y, z);
-  if constexpr (kIsBool<T> && !signature_of(op).gives_bool())
+  if constexpr (kIsBool<T> && !kSignatureOf<op>.gives_bool())
     return BoolVec(BoolVec(result) != BoolVec(0));
   else
     return ResultOf<op, T>(result);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kfusion/graph/constant.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::grad {
 namespace {

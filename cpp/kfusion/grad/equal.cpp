@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "kfusion/error.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::grad {
 

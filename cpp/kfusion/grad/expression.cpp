@@ -3,6 +3,8 @@
 
 #include <numbers>
 
+#include "kfusion/ops/names.hpp"
+
 namespace kfusion::grad {
 
 std::vector<Expr> adjoints(Op op, const std::vector<Expr>& arguments, const Expr& r, const Expr& g, double n) {

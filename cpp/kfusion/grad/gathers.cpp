@@ -5,6 +5,7 @@
 #include "kfusion/grad/backward.hpp"
 #include "kfusion/grad/emitter.hpp"
 #include "kfusion/grad/joint.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::grad {
 namespace {

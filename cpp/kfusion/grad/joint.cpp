@@ -6,6 +6,7 @@
 
 #include "kfusion/grad/equal.hpp"
 #include "kfusion/grad/vjp.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/op_cost.hpp"
 
 namespace kfusion::grad {
@@ -166,6 +167,8 @@ void Joint::find_often_stored() {
     is_often_stored_[at(same_[at(stored)])] = true;
   }
 }
+
+bool Joint::is_there(NodeId id) const { return g_[id].op == Op::input || (result(id) >= 0 && !is_inexact_[at(id)]); }
 
 /// Whether it has an argument's values, perhaps in a wider type.
 bool Joint::is_of_input(NodeId id) const {

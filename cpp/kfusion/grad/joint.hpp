@@ -45,7 +45,7 @@ class Joint {
   Choice choose(double dearness = 1, NodeId never = -1) const;
 
   /// Whether a value is there anyway: an argument, or a result of the function that is what the function went on with.
-  bool is_there(NodeId id) const { return g_[id].op == Op::input || (result(id) >= 0 && !is_inexact_[at(id)]); }
+  bool is_there(NodeId id) const;
   /// Which of the results a value is; -1: none.
   int result(NodeId id) const { return result_[at(id)]; }
   std::int64_t nbytes(NodeId id) const { return g_[id].nbytes(); }

@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "kfusion/grad/vjp.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::grad {
 

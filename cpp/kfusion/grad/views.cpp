@@ -3,6 +3,7 @@
 
 #include "kfusion/grad/backward.hpp"
 #include "kfusion/grad/emitter.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::grad {
 

@@ -8,6 +8,7 @@
 #include "kfusion/grad/emitter.hpp"
 #include "kfusion/grad/reach.hpp"
 #include "kfusion/graph/shapes.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::grad {
 namespace {

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <set>
 
+#include "kfusion/ops/names.hpp"
+
 namespace kfusion {
 namespace {
 

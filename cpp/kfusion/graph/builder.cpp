@@ -8,6 +8,7 @@
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/graph/promotion.hpp"
 #include "kfusion/graph/shapes.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 namespace {

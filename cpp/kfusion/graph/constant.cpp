@@ -3,6 +3,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "kfusion/ops/names.hpp"
+
 namespace kfusion {
 namespace {
 

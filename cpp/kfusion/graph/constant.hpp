@@ -4,7 +4,7 @@
 
 namespace kfusion {
 
-inline bool is_constant(const Node& n) { return n.op == Op::constant; }
+inline bool is_constant(const Node& n) { return std::holds_alternative<ConstantAttributes>(n.attributes); }
 
 /// A Python scalar.
 inline bool is_weak(const Node& n) { return is_constant(n) && std::get<ConstantAttributes>(n.attributes).weak; }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kfusion/graph/graph.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 

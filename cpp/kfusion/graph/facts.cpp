@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kfusion/ops/names.hpp"
+
 namespace kfusion {
 namespace {
 

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "kfusion/graph/fields.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 namespace {
@@ -56,7 +57,7 @@ class Hasher {
 /// After the op's name.
 Hasher begun(Op op) {
   static const auto all = [] {
-    std::array<Hasher, std::size(kOpTable)> hashers;
+    std::vector<Hasher> hashers(op_table().size());
     for (std::size_t i = 0; i < hashers.size(); ++i) hashers[i].add(name(static_cast<Op>(i)));
     return hashers;
   }();
@@ -92,6 +93,8 @@ std::int64_t product(const Extents& e) {
   for (const std::int64_t extent : e) n *= extent;
   return n;
 }
+
+bool is_free(const Node& n) { return n.op == Op::constant || n.op == Op::iota; }
 
 std::int64_t Node::size() const { return product(shape); }
 

@@ -110,7 +110,7 @@ using Attributes =
                  LibraryResultAttributes, CastAttributes, JoinAttributes, PartialAttributes>;
 
 struct Node {
-  Op op = Op::input;
+  Op op{};
   DType dtype = DType::kFloat32;
   Extents shape;
   NodeIds arguments;
@@ -125,7 +125,7 @@ struct Node {
 };
 
 /// Constants and iota: made in the kernel that reads them, so no kernel loads them.
-inline bool is_free(const Node& n) { return n.op == Op::constant || n.op == Op::iota; }
+bool is_free(const Node& n);
 
 /// Whether the nodes have one value: one operation on the same arguments, whatever the stage.
 bool same_value(const Node& a, const Node& b);

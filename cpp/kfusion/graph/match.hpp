@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "kfusion/graph/graph.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::m {
 

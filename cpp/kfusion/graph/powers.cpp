@@ -1,6 +1,7 @@
 #include "kfusion/graph/powers.hpp"
 
 #include "kfusion/graph/match.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 

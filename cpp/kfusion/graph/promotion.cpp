@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "kfusion/error.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/ops/signature.hpp"
 
 namespace kfusion {

@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "kfusion/error.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 namespace {

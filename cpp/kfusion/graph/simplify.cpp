@@ -8,6 +8,7 @@
 #include "kfusion/graph/fields.hpp"
 #include "kfusion/graph/graph.hpp"
 #include "kfusion/graph/shapes.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 

@@ -5,6 +5,7 @@
 
 #include "kfusion/graph/fields.hpp"
 #include "kfusion/graph/graph.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 namespace {

@@ -7,6 +7,7 @@
 #include "kfusion/graph/graph.hpp"
 #include "kfusion/graph/promotion.hpp"
 #include "kfusion/graph/shapes.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 namespace {

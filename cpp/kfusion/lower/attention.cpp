@@ -5,6 +5,7 @@
 
 #include "kfusion/lower/beside.hpp"
 #include "kfusion/lower/idioms.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 namespace {

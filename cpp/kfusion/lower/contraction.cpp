@@ -7,6 +7,7 @@
 #include "kfusion/lower/kernel_steps.hpp"
 #include "kfusion/lower/schedule.hpp"
 #include "kfusion/lower/spans.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/joins.hpp"
 #include "kfusion/plan/partition/picks.hpp"
 #include "kfusion/plan/partition/sweeps.hpp"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kfusion/lower/schedule.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 namespace {

@@ -46,7 +46,7 @@ struct Idioms {
 /// it, but for loads (exact), casts (rounded to the type) and stores (rounded).
 struct Step {
   StepKind kind = StepKind::kLoad;
-  Op op = Op::input;              ///< kMap and kReduce: the row of ops.def
+  Op op{};                        ///< kMap and kReduce: the row of ops.def
   DType dtype = DType::kFloat32;  ///< of the value, as the graph has it
   DType from = DType::kFloat32;   ///< kMap, kReduce, kCast, kTake: of the argument (of where: of the last two)
   Level level = Level::kElement;

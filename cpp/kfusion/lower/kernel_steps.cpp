@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kfusion/graph/powers.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/joins.hpp"
 #include "kfusion/plan/partition/picks.hpp"
 #include "kfusion/plan/partition/sweeps.hpp"

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "kfusion/lower/outputs.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/executor.hpp"
 #include "kfusion/plan/partition/joins.hpp"
 

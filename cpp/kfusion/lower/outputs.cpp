@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/joins.hpp"
 
 namespace kfusion {

@@ -5,16 +5,21 @@
 #include <limits>
 #include <unordered_map>
 
+#include "kfusion/enumerators.hpp"
 #include "kfusion/ops/signature.hpp"
+#include "kfusion/ops/table.hpp"
 
 namespace kfusion {
+
+static_assert(Op{} == Op::input);  // nodes and steps begin as one, where no enumerator is known
+
 namespace {
 
 using Names = std::unordered_map<std::string_view, Op>;
 
 Names all_names() {
   Names names;
-  for (const OpInfo& row : kOpTable) {
+  for (const OpInfo& row : kOpRows) {
     names.emplace(row.name, row.op);
     for (const std::string_view other : other_names(row)) names.emplace(other, row.op);
   }
@@ -22,6 +27,9 @@ Names all_names() {
 }
 
 }  // namespace
+
+std::span<const OpInfo> op_table() { return kOpRows; }
+const OpInfo& info(Op op) { return row_of(op); }
 
 std::vector<std::string_view> other_names(const OpInfo& row, std::string_view library) {
   std::vector<std::string_view> names;
@@ -42,21 +50,14 @@ std::optional<Op> op_named(std::string_view text) {
   return found->second;
 }
 
-std::string_view name(OpKind k) {
-  constexpr std::string_view kNames[] = {"map",         "reduce", "source",  "cast", "view",
-                                         "contraction", "gather", "library", "join", "partial"};
-  return kNames[static_cast<std::size_t>(k)];
-}
+std::string_view name(OpKind k) { return enumerator_name(k); }
 
-std::string_view name(OpCost c) {
-  constexpr std::string_view kNames[] = {"simple", "division", "exponential", "sine", "function", "root", "power"};
-  static_assert(std::size(kNames) == kOpCosts);
-  return kNames[static_cast<std::size_t>(c)];
-}
+std::string_view name(OpCost c) { return enumerator_name(c); }
 
 std::vector<std::string_view> names_of_facts(int facts) {
   constexpr std::string_view kNames[] = {"commutes", "increases", "increases from 0", "non-negative", "exact",
                                          "affine",   "quick",     "quick per row"};
+  static_assert(1 << (std::size(kNames) - 1) == kQuickPerRow);
   std::vector<std::string_view> names;
   for (const std::string_view name : kNames) {
     if (facts & 1) names.push_back(name);

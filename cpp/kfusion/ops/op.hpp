@@ -1,18 +1,15 @@
-// What the op table says of each op: an enum and a row of facts, both read from ops.def.
+// What the op table says of each op: the facts of a row. Nothing here changes with the rows: names.hpp has the
+// enumerators, table.hpp the rows as constants of the compiler.
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
 namespace kfusion {
 
-enum class Op : std::uint8_t {
-#define KF_MAP(name, ...) name,
-#define KF_REDUCE(name, ...) name,
-#define KF_NODE(name, ...) name,
-#include "kfusion/ops/ops.def"
-};
+enum class Op : std::uint8_t;
 
 enum class OpKind : std::uint8_t {
   kMap,
@@ -26,16 +23,6 @@ enum class OpKind : std::uint8_t {
   kJoin,
   kPartial
 };
-
-/// The identity of a reduction that has none (`none` in ops.def): never read, since reducing nothing is refused when a
-/// graph is built.
-struct None {
-  template <class A>
-  constexpr operator A() const {
-    return A();
-  }
-};
-inline constexpr None none;
 
 /// Which dtypes an op takes and gives. kNone: of what is neither map nor reduction.
 enum class Signature {
@@ -54,7 +41,6 @@ enum class OpCost : std::uint8_t {
   kRoot,         ///< several exponentials and logarithms, in doubles
   kPower,        ///< pow
 };
-inline constexpr int kOpCosts = 7;
 
 /// What is true of a map: of floats, and of integers where they do not wrap.
 enum OpFact : std::uint16_t {
@@ -90,39 +76,8 @@ struct OpInfo {
 };
 
 /// All rows, in the order of the enum.
-inline constexpr OpInfo kOpTable[] = {
-#define KF_MAP(name_, arity_, signature_, flops_, cost_, facts_, other_names_, doc_, expression_, ...) \
-  {.op = Op::name_,                                                                                    \
-   .name = #name_,                                                                                     \
-   .kind = OpKind::kMap,                                                                               \
-   .arity = arity_,                                                                                    \
-   .signature = Signature::signature_,                                                                 \
-   .flops = flops_,                                                                                    \
-   .cost = OpCost::cost_,                                                                              \
-   .facts = facts_,                                                                                    \
-   .other_names = other_names_,                                                                        \
-   .doc = doc_,                                                                                        \
-   .expression = #expression_,                                                                         \
-   .adjoints = "" #__VA_ARGS__},
-#define KF_REDUCE(name_, signature_, flops_, other_names_, doc_, identity_, lift_, combine_, finish_, ...) \
-  {.op = Op::name_,                                                                                        \
-   .name = #name_,                                                                                         \
-   .kind = OpKind::kReduce,                                                                                \
-   .signature = Signature::signature_,                                                                     \
-   .flops = flops_,                                                                                        \
-   .other_names = other_names_,                                                                            \
-   .doc = doc_,                                                                                            \
-   .identity = #identity_,                                                                                 \
-   .lift = #lift_,                                                                                         \
-   .combine = #combine_,                                                                                   \
-   .finish = #finish_,                                                                                     \
-   .adjoints = "" #__VA_ARGS__},
-#define KF_NODE(name_, kind_, arity_, doc_) \
-  {.op = Op::name_, .name = #name_, .kind = OpKind::kind_, .arity = arity_, .doc = doc_},
-#include "kfusion/ops/ops.def"
-};
-
-constexpr const OpInfo& info(Op op) { return kOpTable[static_cast<int>(op)]; }
+std::span<const OpInfo> op_table();
+const OpInfo& info(Op op);
 inline std::string_view name(Op op) { return info(op).name; }
 inline OpKind kind(Op op) { return info(op).kind; }
 /// Aliases; or, of a library ("lax", "onnx"), what it calls the same function.

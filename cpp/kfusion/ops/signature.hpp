@@ -41,6 +41,6 @@ inline constexpr SignatureInfo kSignatures[] = {
 };
 
 constexpr const SignatureInfo& info(Signature s) { return kSignatures[static_cast<int>(s)]; }
-constexpr const SignatureInfo& signature_of(Op op) { return info(info(op).signature); }
+inline const SignatureInfo& signature_of(Op op) { return info(info(op).signature); }
 
 }  // namespace kfusion

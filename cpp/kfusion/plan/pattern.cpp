@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/partition.hpp"
 
 namespace kfusion {

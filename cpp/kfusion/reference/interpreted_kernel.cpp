@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kfusion/error.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/reference/elements.hpp"
 #include "kfusion/reference/loops.hpp"
 #include "kfusion/reference/value.hpp"

@@ -1,5 +1,6 @@
 #include "kfusion/ops/scalar_math.hpp"
 #include "kfusion/ops/signature.hpp"
+#include "kfusion/ops/table.hpp"
 #include "kfusion/reference/elements.hpp"
 #include "kfusion/reference/loops.hpp"
 
@@ -36,12 +37,12 @@ T argument(const Pointers& p, const Strides& s, std::size_t k, std::int64_t i) {
 template <Op op, class T>
 void map_run(std::int64_t n, const Pointers& p, const Strides& s) {
   using Row = Map<op>;
-  using First = std::conditional_t<signature_of(op).chooses, std::uint8_t, T>;
-  using Result = std::conditional_t<signature_of(op).gives_bool(), std::uint8_t, T>;
+  using First = std::conditional_t<kSignatureOf<op>.chooses, std::uint8_t, T>;
+  using Result = std::conditional_t<kSignatureOf<op>.gives_bool(), std::uint8_t, T>;
   for (std::int64_t i = 0; i < n; ++i) {
     const auto x = argument<First, true>(p, s, 1, i);
-    const auto y = argument<T, (info(op).arity > 1)>(p, s, 2, i);
-    const auto z = argument<T, (info(op).arity > 2)>(p, s, 3, i);
+    const auto y = argument<T, (row_of(op).arity > 1)>(p, s, 2, i);
+    const auto z = argument<T, (row_of(op).arity > 2)>(p, s, 3, i);
     store(p[0] + i * s[0], convert<Result>(Row::of(x, y, z)));
   }
 }
@@ -49,7 +50,7 @@ void map_run(std::int64_t n, const Pointers& p, const Strides& s) {
 template <Op op, DType t>
 constexpr Loop loop_of() {
   if constexpr (!is_half(t)) {
-    if constexpr (signature_of(op).accepts(t)) return map_run<op, typename ComputeOf<t>::type>;
+    if constexpr (kSignatureOf<op>.accepts(t)) return map_run<op, typename ComputeOf<t>::type>;
   }
   return nullptr;
 }

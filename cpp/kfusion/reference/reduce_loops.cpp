@@ -1,5 +1,6 @@
 #include "kfusion/ops/scalar_math.hpp"
 #include "kfusion/ops/signature.hpp"
+#include "kfusion/ops/table.hpp"
 #include "kfusion/reference/elements.hpp"
 #include "kfusion/reference/loops.hpp"
 
@@ -65,7 +66,7 @@ A reduce(const std::byte* p, Reduced r) {
 template <Op op, DType t>
 void reduce_run(std::int64_t results, const Pointers& p, const Strides& s, Reduced r) {
   using Row = Reduction<op>;
-  constexpr const SignatureInfo& kSignature = signature_of(op);
+  constexpr const SignatureInfo& kSignature = kSignatureOf<op>;
   using T = typename ComputeOf<t>::type;
   using Result = typename ComputeOf<kSignature.result(t)>::type;
   using Accumulator =
@@ -80,7 +81,7 @@ using ReduceLoops = std::array<ReduceLoop, kDTypes>;
 
 template <Op op, DType t>
 constexpr ReduceLoop loop_of() {
-  if constexpr (!is_half(t) && signature_of(op).accepts(t)) return reduce_run<op, t>;
+  if constexpr (!is_half(t) && kSignatureOf<op>.accepts(t)) return reduce_run<op, t>;
   return nullptr;
 }
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "kfusion/error.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/reference/contraction.hpp"
 #include "kfusion/reference/elements.hpp"
 #include "kfusion/reference/gather.hpp"

@@ -5,6 +5,7 @@
 
 #include "codegen/attention/score_printer.hpp"
 #include "kfusion/divide_up.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::codegen {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "codegen/skeleton.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::codegen {
 namespace {

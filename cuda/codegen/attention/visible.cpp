@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kfusion/lower/idioms.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::codegen {
 namespace {

@@ -7,6 +7,7 @@
 #include "codegen/contractions/epilogue_printer.hpp"
 #include "codegen/expression.hpp"
 #include "kfusion/divide_up.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/sweeps.hpp"
 #include "kfusion/plan/rewrites/partial_sums.hpp"
 

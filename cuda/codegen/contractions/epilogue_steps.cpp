@@ -3,6 +3,7 @@
 
 #include "codegen/contractions/epilogue_printer.hpp"
 #include "codegen/expression.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::codegen {
 

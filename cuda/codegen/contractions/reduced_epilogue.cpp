@@ -5,6 +5,7 @@
 #include "codegen/expression.hpp"
 #include "codegen/skeleton.hpp"
 #include "kfusion/lower/idioms.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::codegen {
 

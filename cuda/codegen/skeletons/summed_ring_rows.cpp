@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "codegen/skeletons/rings.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion::codegen {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "kfusion/graph/facts.hpp"
 #include "kfusion/graph/match.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/sweeps.hpp"
 
 namespace kfusion {

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/joins.hpp"
 
 namespace kfusion {

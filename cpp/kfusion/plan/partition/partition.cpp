@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iterator>
 
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/joins.hpp"
 #include "kfusion/plan/partition/order.hpp"
 #include "kfusion/plan/partition/sweeps.hpp"

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/reads.hpp"
 
 namespace kfusion {

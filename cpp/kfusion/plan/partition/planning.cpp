@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "kfusion/interrupt.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/check.hpp"
 #include "kfusion/plan/partition/contractions.hpp"
 #include "kfusion/plan/partition/finish.hpp"

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/domain.hpp"
 #include "kfusion/plan/partition/reads.hpp"
 

@@ -5,6 +5,7 @@
 
 #include "kfusion/checked.hpp"
 #include "kfusion/graph/powers.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/op_cost.hpp"
 
 namespace kfusion {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/joins.hpp"
 #include "kfusion/plan/plan.hpp"
 

@@ -1,5 +1,7 @@
 #include "kfusion/plan/prices/op_cost.hpp"
 
+#include "kfusion/enumerators.hpp"
+
 namespace kfusion {
 namespace {
 
@@ -38,7 +40,7 @@ struct FlopsOfClass {
 /// instructions say, of which the special function units do 16 a clock and multiprocessor beside 128 multiply-adds.
 /// Rows whose kernels hold few warps take up to twice as long as this. Functions that are quick for half types,
 /// kFunction and kRoot are not measured, nor is float64, which is software alone.
-constexpr FlopsOfClass kFlopsOfClass[kOpCosts] = {
+constexpr FlopsOfClass kFlopsOfClass[] = {
     {{1, 1}, {1, 1}, 1},            // kSimple
     {{25, 50}, {30, 40}, 20},       // kDivision
     {{45, 70}, {60, 64}, 24},       // kExponential
@@ -47,6 +49,7 @@ constexpr FlopsOfClass kFlopsOfClass[kOpCosts] = {
     {{450, 200}, {150, 160}, 80},   // kRoot
     {{450, 360}, {210, 300}, 150},  // kPower
 };
+static_assert(std::size(kFlopsOfClass) == kEnumerators<OpCost>);
 
 }  // namespace
 

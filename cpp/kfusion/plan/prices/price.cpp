@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kfusion/checked.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/joins.hpp"
 #include "kfusion/plan/prices/op_cost.hpp"
 

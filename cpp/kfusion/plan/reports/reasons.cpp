@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "kfusion/ops/names.hpp"
+
 namespace kfusion {
 namespace {
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "kfusion/graph/copy.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "kfusion/graph/promotion.hpp"
 #include "kfusion/graph/shapes.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {

@@ -10,6 +10,7 @@
 
 #include "kfusion/checked.hpp"
 #include "kfusion/graph/copy.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
 #include "kfusion/plan/reports/names.hpp"
 

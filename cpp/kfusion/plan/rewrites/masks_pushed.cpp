@@ -7,6 +7,7 @@
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/graph/facts.hpp"
 #include "kfusion/graph/match.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {

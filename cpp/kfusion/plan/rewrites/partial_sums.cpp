@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kfusion/divide_up.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {

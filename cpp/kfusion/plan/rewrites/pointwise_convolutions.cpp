@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "kfusion/graph/shapes.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
 #include "kfusion/plan/rewrites/tiling.hpp"
 

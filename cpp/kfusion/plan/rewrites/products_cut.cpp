@@ -2,6 +2,7 @@
 // The halves of their columns, plus halves of a bias, are products of halves of the right factor.
 #include <algorithm>
 
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {

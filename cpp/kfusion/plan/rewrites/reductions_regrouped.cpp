@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {

@@ -8,6 +8,7 @@
 
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/graph/shapes.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
 #include "kfusion/plan/rewrites/tiling.hpp"
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "kfusion/graph/constant.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/device.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
 

@@ -6,6 +6,7 @@
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/graph/copy.hpp"
 #include "kfusion/graph/promotion.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 namespace {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kfusion/graph/match.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/partial_sums.hpp"
 
 namespace kfusion {

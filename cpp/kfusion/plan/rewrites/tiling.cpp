@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "kfusion/graph/axes.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/joins.hpp"
 
 namespace kfusion {

@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "kfusion/graph/copy.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/push.hpp"
 #include "kfusion/plan/rewrites/tiling.hpp"
 

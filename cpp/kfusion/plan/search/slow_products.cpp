@@ -4,6 +4,7 @@
 #include <map>
 
 #include "kfusion/graph/shapes.hpp"
+#include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
 #include "kfusion/plan/reports/names.hpp"
 
