@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kfusion/enumerators.hpp"
+
 namespace kfusion {
+static_assert(kDTypes == kEnumerators<DType>);
 namespace {
 
 /// To `digits` binary digits where the exponent is at least `min_exponent`, fewer below; once, not through float32.

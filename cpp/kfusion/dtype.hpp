@@ -2,6 +2,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -18,13 +19,15 @@ constexpr bool is_half(DType t) { return t == DType::kFloat16 || t == DType::kBF
 constexpr bool is_integer(DType t) { return t == DType::kInt32 || t == DType::kInt64; }
 
 constexpr std::size_t item_bytes(DType t) {
-  constexpr std::size_t kBytes[kDTypes] = {2, 2, 4, 8, 1, 4, 8};
+  constexpr std::size_t kBytes[] = {2, 2, 4, 8, 1, 4, 8};
+  static_assert(std::size(kBytes) == kDTypes);
   return kBytes[static_cast<int>(t)];
 }
 
 /// NumPy's (and ml_dtypes') name of the type.
 constexpr const char* name(DType t) {
-  constexpr const char* kNames[kDTypes] = {"float16", "bfloat16", "float32", "float64", "bool", "int32", "int64"};
+  constexpr const char* kNames[] = {"float16", "bfloat16", "float32", "float64", "bool", "int32", "int64"};
+  static_assert(std::size(kNames) == kDTypes);
   return kNames[static_cast<int>(t)];
 }
 

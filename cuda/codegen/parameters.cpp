@@ -40,7 +40,8 @@ std::int64_t address(T* base, std::int64_t bytes) {
 }  // namespace
 
 std::string storage_type(DType t) {
-  constexpr const char* kNames[kDTypes] = {"half_t", "bfloat16_t", "float", "double", "bool_t", "i32", "i64"};
+  constexpr const char* kNames[] = {"half_t", "bfloat16_t", "float", "double", "bool_t", "i32", "i64"};
+  static_assert(std::size(kNames) == kDTypes);
   return kNames[static_cast<int>(t)];
 }
 

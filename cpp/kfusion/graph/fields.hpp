@@ -1,5 +1,7 @@
-// The fields of each node's attributes by name, in one place: JSON, text and hash all read this list.
+// The fields of a graph's records by name, in one place: JSON, text and hash all read this list.
 #pragma once
+#include <type_traits>
+
 #include "kfusion/graph/graph.hpp"
 
 namespace kfusion {
@@ -10,6 +12,7 @@ Attributes attributes_of(Op op);
 /// Calls `visit(name, field)` for each field; `Attributes` may be const. A constant is one field, since its value is a
 /// bool, an integer or a float by the node's dtype.
 template <class AttributesT, class Visit>
+  requires std::is_same_v<std::remove_const_t<AttributesT>, Attributes>
 void visit_fields(AttributesT& attributes, Visit&& visit) {
   const auto of = [&]<class T>(std::type_identity<T>) { return std::get_if<T>(&attributes); };
   if (auto* input = of(std::type_identity<InputAttributes>{})) {
@@ -56,6 +59,20 @@ void visit_fields(AttributesT& attributes, Visit&& visit) {
     visit("axes", partial->axes);
     visit("parts", partial->parts);
   }
+}
+
+template <class Record, class Visit>
+  requires std::is_same_v<std::remove_const_t<Record>, Stage>
+void visit_fields(Record& stage, Visit&& visit) {
+  visit("name", stage.name);
+  visit("source", stage.source);
+}
+
+template <class Record, class Visit>
+  requires std::is_same_v<std::remove_const_t<Record>, Output>
+void visit_fields(Record& output, Visit&& visit) {
+  visit("name", output.name);
+  visit("node", output.node);
 }
 
 }  // namespace kfusion

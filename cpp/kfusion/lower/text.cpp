@@ -1,4 +1,5 @@
 // A kernel as text, one line for each axis list, step, store and pair.
+#include "kfusion/enumerators.hpp"
 #include "kfusion/lower/kernel.hpp"
 #include "kfusion/plan/reports/names.hpp"
 
@@ -83,9 +84,6 @@ class Text {
 
 std::string to_text(const Kernel& k, const Graph& g) { return Text(k, g).all(); }
 
-std::string_view name(Pair::Kind k) {
-  constexpr std::string_view kNames[] = {"centred", "shifted", "found"};
-  return kNames[static_cast<std::size_t>(k)];
-}
+std::string_view name(Pair::Kind k) { return enumerator_name(k); }
 
 }  // namespace kfusion

@@ -2,18 +2,14 @@
 
 #include <algorithm>
 
+#include "kfusion/enumerators.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/plan/partition/partition.hpp"
 
 namespace kfusion {
 
-std::string_view name(Pattern p) {
-  constexpr std::string_view kNames[] = {"pointwise",    "rows",   "columns",   "full_reduction",
-                                         "matmul",       "conv2d", "attention", "contraction_reduction",
-                                         "library_call", "copy"};
-  static_assert(std::size(kNames) == kPatterns);
-  return kNames[static_cast<std::size_t>(p)];
-}
+static_assert(kPatterns == kEnumerators<Pattern>);
+std::string_view name(Pattern p) { return enumerator_name(p); }
 
 Pattern Partition::pattern_of(const Part& part, const std::vector<NodeId>& nodes) const {
   if (part.attention) return Pattern::kAttention;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "kfusion/enumerators.hpp"
 #include "kfusion/ops/names.hpp"
 
 namespace kfusion {
@@ -240,12 +241,6 @@ std::string sentence_of_siblings(const Case& c, NodeId shared) {
   return both + " both read " + label(c.graph, shared) + ", but their kernels " + why;
 }
 
-std::string_view name(Reason r) {
-  constexpr std::string_view kNames[] = {"reduction_barrier",  "domain_mismatch", "gather",      "library_call",
-                                         "library_is_faster",  "cross_device",    "contraction", "resources",
-                                         "multiple_consumers", "no_gain",         "cycle",       "not_implemented",
-                                         "forbidden",          "unfused"};
-  return kNames[static_cast<std::size_t>(r)];
-}
+std::string_view name(Reason r) { return enumerator_name(r); }
 
 }  // namespace kfusion
