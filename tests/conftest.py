@@ -79,9 +79,9 @@ def torch_draws_from_the_seed(request: pytest.FixtureRequest) -> None:
 @pytest.fixture(params=_core.available_isas())
 def isa(request: pytest.FixtureRequest) -> Any:
     before = _core.isa()
-    _core.set_isa(request.param)
+    _core.testing.set_isa(request.param)
     yield request.param
-    _core.set_isa(before)
+    _core.testing.set_isa(before)
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ class Kernels:
 
     def scores(self, i: int, product: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
         """The scores of the product's elements in float32; other kernels run in NumPy."""
-        found, lowered = np.full_like(product, 77), _core.lower(self.graphs[i], DEVICE)
+        found, lowered = np.full_like(product, 77), _core.testing.lower(self.graphs[i], DEVICE)
         inputs = [arguments[n["name"]] for n in lowered["graph"]["nodes"] if n["op"] == "input"]
 
         def compute(loops, memory) -> None:

@@ -33,7 +33,7 @@ class Run:
         self.arrays, graph = arrays, kf.trace(f, *arrays)
         (self.kernel,) = _core.cuda_kernels(graph, DEVICE, names=False)
         assert isinstance(self.kernel, _core.ContractionKernel)
-        self.lowered = _core.lower(graph, DEVICE, possible=True)
+        self.lowered = _core.testing.lower(graph, DEVICE, possible=True)
         (self.loops,) = self.lowered["kernels"]
         self.function = self.compile(folder)
 

@@ -135,4 +135,4 @@ class TestChoice:
 
     def test_other_names_are_refused(self):
         with pytest.raises(ValueError, match="generated or interpreted, got 'fast'"):
-            _core.set_loops_by("fast")
+            _core.testing.set_loops_by("fast")

@@ -38,7 +38,7 @@ class Texts:
 
     def add(self, graph: _core.Graph) -> None:
         for target in TARGETS:
-            for kernel in _core.cpu_kernel_texts(graph, DEVICE, target):
+            for kernel in _core.testing.cpu_kernel_texts(graph, DEVICE, target):
                 self.kernels += 1
                 assert self.found.setdefault(kernel["key"], kernel["text"]) == kernel["text"]
 
@@ -67,7 +67,7 @@ def test_a_new_size_finds_code(rng):
     f = kf.fuse(lambda x: kf.softmax(x))
     keys = set()
     for cols in range(256, 300):
-        [kernel] = _core.cpu_kernel_texts(kf.trace(lambda x: kf.softmax(x), kf.spec((9, cols))), DEVICE, "avx2")
+        [kernel] = _core.testing.cpu_kernel_texts(kf.trace(lambda x: kf.softmax(x), kf.spec((9, cols))), DEVICE, "avx2")
         keys.add(kernel["key"])
         x = rng.standard_normal((9, cols)).astype(np.float32)
         e = np.exp(x.astype(float) - x.max(-1, keepdims=True))
@@ -78,5 +78,5 @@ def test_a_new_size_finds_code(rng):
 def test_what_is_in_caches_has_one_key():
     """Nothing is fetched ahead, whatever the first-level cache has room for."""
     graphs = [kf.trace(lambda x: kf.layernorm(x), kf.spec((16, cols))) for cols in (1000, 5000)]
-    one, other = (_core.cpu_kernel_texts(graph, DEVICE, "avx512")[0]["key"] for graph in graphs)
+    one, other = (_core.testing.cpu_kernel_texts(graph, DEVICE, "avx512")[0]["key"] for graph in graphs)
     assert one == other

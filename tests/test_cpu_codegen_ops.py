@@ -52,8 +52,10 @@ class Generated:
 
     def __init__(self, step: str, dtypes: list[str], lanes: int, to: str, numbers: int = 0, together: int = 1) -> None:
         self.lanes, self.to = lanes * together, np_dtype(to)
-        self.table = _core.cpu_libm_table(BYTES[_core.isa()])
-        self.code = _core.machine_code(_core.cpu_step_text(step, dtypes, _core.isa(), lanes, to, numbers))
+        self.table = _core.testing.cpu_libm_table(BYTES[_core.isa()])
+        self.code = _core.testing.machine_code(
+            _core.testing.cpu_step_text(step, dtypes, _core.isa(), lanes, to, numbers)
+        )
 
     def __call__(self, *arrays: np.ndarray) -> np.ndarray:
         size = arrays[0].size
@@ -201,7 +203,7 @@ def test_objects_need_nothing(target, some):
 
     def check(name, dtype, *to):
         dtypes = [dtype] if to else dtypes_of(name, dtype)
-        text = _core.cpu_step_text(name, dtypes, target, 8, *to)
+        text = _core.testing.cpu_step_text(name, dtypes, target, 8, *to)
         assert undefined_symbols(_llvm.compile_object(text, *TARGETS[target])) == []
 
     casts = [("cast", dtype, to) for dtype in ALL_DTYPES for to in ALL_DTYPES]
@@ -210,4 +212,4 @@ def test_objects_need_nothing(target, some):
 
 def test_maps_refuse_other_types():
     with pytest.raises(RuntimeError, match="no kernel of sqrt takes int32"):
-        _core.cpu_step_text("sqrt", ["int32"], "baseline", 4)
+        _core.testing.cpu_step_text("sqrt", ["int32"], "baseline", 4)

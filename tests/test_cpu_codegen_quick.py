@@ -38,7 +38,7 @@ FORM = "mask.reduce.ps"  # of the argument of a quick exponential
 def test_which_kernels_have_them(function, dtype, has):
     graph = kf.trace(lambda x: function(x), kf.spec((20, 300), dtype))
     for target in ("avx512", "avx2", "baseline", "aarch64"):
-        [kernel] = _core.cpu_kernel_texts(graph, kf.device("cpu").to_dict(), target)
+        [kernel] = _core.testing.cpu_kernel_texts(graph, kf.device("cpu").to_dict(), target)
         assert (FORM in kernel["text"]) == (has and target == "avx512")
 
 

@@ -83,7 +83,7 @@ class TestElements:
 
     def test_bools_of_any_byte(self, isa):
         odd = np.tile(np.array([0, 1, 2, 128, 255], np.uint8), 30)
-        (function,) = _core.fused_kernels(graph_of(lambda g, i: g.cast(i, "float32"), odd.view(bool)), DEVICE)
+        (function,) = _core.testing.fused_kernels(graph_of(lambda g, i: g.cast(i, "float32"), odd.view(bool)), DEVICE)
         got = np.empty(odd.size, np.float32)
         function([odd.ctypes.data], [got.ctypes.data])
         np.testing.assert_array_equal(got, odd > 0)
@@ -117,7 +117,7 @@ class TestAccess:
 
     def test_any_byte_may_be_the_first(self, isa, rng):
         x = draw(rng, "float32", 1003)
-        (function,) = _core.fused_kernels(graph_of(lambda g, i: g.map("negative", [i]), x), DEVICE)
+        (function,) = _core.testing.fused_kernels(graph_of(lambda g, i: g.map("negative", [i]), x), DEVICE)
         for shift in (1, 2, 3, 4, 8, 31, 63):
             source, target = np.zeros(x.nbytes + 64, np.uint8), np.zeros(x.nbytes + 64, np.uint8)
             source[shift : shift + x.nbytes] = x.view(np.uint8)
@@ -129,7 +129,8 @@ class TestAccess:
     def test_in_place(self, isa, rng):
         x = draw(rng, "float32", 1003)
         graph = graph_of(lambda g, i: [g.map("negative", [i]), g.map("add", [i, g.map("square", [i])])], x)
-        (function,), (kernel,) = _core.fused_kernels(graph, DEVICE), _core.lower(graph, DEVICE)["kernels"]
+        (function,) = _core.testing.fused_kernels(graph, DEVICE)
+        (kernel,) = _core.testing.lower(graph, DEVICE)["kernels"]
         for first in (0, 1):
             y, other = x.copy(), np.empty_like(x)
             targets = [y, other] if first == 0 else [other, y]

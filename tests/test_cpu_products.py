@@ -265,9 +265,9 @@ def test_several_callers(rng):
 
 
 def test_blas_has_its_threads_back(rng):
-    before = _core.blas_threads()
+    before = _core.testing.blas_threads()
     forced(STORED["residual"])(*operands(rng, 300, 300, 300))
-    assert _core.blas_threads() == before
+    assert _core.testing.blas_threads() == before
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

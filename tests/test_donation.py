@@ -34,9 +34,9 @@ class Gated(nn.Module):
 def _lent(request: pytest.FixtureRequest) -> Iterator[None]:
     """Memory for each value, as on a GPU, and results that are made when they are stored."""
     torch.manual_seed(0)
-    _core.lend_everywhere(request.param)
+    _core.testing.lend_everywhere(request.param)
     yield
-    _core.lend_everywhere(False)
+    _core.testing.lend_everywhere(False)
 
 
 @pytest.fixture

@@ -45,11 +45,11 @@ class Toy:
 
 @contextlib.contextmanager
 def asked(toy: Toy) -> Iterator[Toy]:
-    _core.add_executor(toy)
+    _core.testing.add_executor(toy)
     try:
         yield toy
     finally:
-        _core.remove_executor(toy.name)
+        _core.testing.remove_executor(toy.name)
 
 
 def layer(x, w, b):
@@ -166,9 +166,9 @@ def test_what_nobody_runs_is_refused(executors, message, rng):
 
 def test_names_are_taken_once():
     with asked(Toy()), pytest.raises(ValueError, match="there is an executor 'toy' already"):
-        _core.add_executor(Toy())
+        _core.testing.add_executor(Toy())
     for name in ("cpu", "toy"):
         with pytest.raises(ValueError, match=f"no executor '{name}' was added"):
-            _core.remove_executor(name)
+            _core.testing.remove_executor(name)
     with pytest.raises(ValueError, match="there is no pattern 'products'"):
-        _core.add_executor(Toy(pattern="products"))
+        _core.testing.add_executor(Toy(pattern="products"))

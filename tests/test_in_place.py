@@ -38,7 +38,7 @@ def slots(build: Callable[..., Any], *arrays: np.ndarray, donated: tuple[int, ..
         g.donate(ids[i])
     outputs = build(g, *ids)
     g.set_outputs([(str(i), n) for i, n in enumerate(outputs if isinstance(outputs, list) else [outputs])])
-    return _core.slots(g, DEVICE, False)
+    return _core.testing.slots(g, DEVICE, False)
 
 
 def between(build: Callable[..., Any], *arrays: np.ndarray) -> int:
@@ -132,11 +132,11 @@ class TestPlaces:
         assert slots(lambda g, x: [a := chain(g, x, "exp"), chain(g, a, "abs", "tanh")], X)["bytes"] == BYTES
 
     def test_lent(self) -> None:
-        _core.lend_everywhere(True)
+        _core.testing.lend_everywhere(True)
         try:
             s = slots(lambda g, x: chain(g, x, "exp", "tanh", "abs", "sin"), X)
         finally:
-            _core.lend_everywhere(False)
+            _core.testing.lend_everywhere(False)
         first = s["inputs"] + s["outputs"]
         assert (s["lies"], s["bytes"]) == (["lent", "taken", "taken"], 0)
         assert s["starts"] == [[(first, -1, X.nbytes)], [(first + 1, first, 0)], [(first + 2, first + 1, 0)], []]
@@ -268,14 +268,14 @@ def run(program: tuple[list[tuple[Any, ...]], list[int]], x: Any, y: Any) -> tup
 @hypothesis.settings(max_examples=60, deadline=None, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(programs(), st.booleans(), st.booleans(), st.integers(2, 9))
 def test_random_programs(program: Any, is_lent: bool, fuses: bool, n: int) -> None:
-    _core.lend_everywhere(is_lent)
+    _core.testing.lend_everywhere(is_lent)
     try:
         x, y = (np.random.default_rng(i).integers(-8, 8, (n, n)).astype(np.float32) for i in range(2))
         fused = kf.fuse(lambda x, y: run(program, x, y))
         given = x.copy(), y.copy()
         got = (fused if fuses else fused.unfused)(*given)
     finally:
-        _core.lend_everywhere(False)
+        _core.testing.lend_everywhere(False)
     for g, w in zip(got, run(program, x, y), strict=True):
         np.testing.assert_array_equal(g, w)
     for g, w in zip(given, (x, y), strict=True):

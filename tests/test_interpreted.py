@@ -20,10 +20,10 @@ SHAPES = [(0, 5), (1, 1), (3, 33), (700, 301), (2, 400_000)]  # some are compute
 
 @pytest.fixture(autouse=True)
 def interpreted():
-    before = _core.loops_by()
-    _core.set_loops_by("interpreted")
+    before = _core.testing.loops_by()
+    _core.testing.set_loops_by("interpreted")
     yield
-    _core.set_loops_by(before)
+    _core.testing.set_loops_by(before)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -31,11 +31,11 @@ class TestJit:
     def test_every_element_is_written(self):
         from kfusion import _core
 
-        _core.poison_memory(True)
+        _core.testing.poison_memory(True)
         try:
             close(jax.jit(block)(X, W, C), plain_block(X, W, C))
         finally:
-            _core.poison_memory(False)
+            _core.testing.poison_memory(False)
 
     @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "int32", "bool"])
     def test_dtypes(self, dtype):

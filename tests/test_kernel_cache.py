@@ -45,21 +45,21 @@ class TestEntries:
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(st.binary(max_size=3000))
     def test_what_is_kept_comes_back(self, folder, image):
-        _core.write_kernel(KEY, image)
-        assert _core.read_kernel(KEY) == image
-        assert _core.read_kernel(OTHER) is None
+        _core.testing.write_kernel(KEY, image)
+        assert _core.testing.read_kernel(KEY) == image
+        assert _core.testing.read_kernel(OTHER) is None
         assert names(folder) == [f"{KEY}.kernel"]
 
     def test_the_last_one_written_counts(self, folder):
         for image in (IMAGE, b"", IMAGE * 100, b"last"):
-            _core.write_kernel(KEY, image)
-        assert _core.read_kernel(KEY) == b"last"
+            _core.testing.write_kernel(KEY, image)
+        assert _core.testing.read_kernel(KEY) == b"last"
 
     @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
     def test_what_is_new_is_the_users_own(self, folder, umask):
         before = os.umask(umask)
         try:
-            _core.write_kernel(KEY, IMAGE)
+            _core.testing.write_kernel(KEY, IMAGE)
         finally:
             os.umask(before)
         for made in (folder, folder.parent):
@@ -69,30 +69,30 @@ class TestEntries:
     def test_contents_and_clearing(self, folder):
         empty = _core.kernel_cache()
         assert (empty["entries"], empty["bytes"], empty["limit_bytes"]) == (0, 0, 256_000_000)
-        _core.write_kernel(KEY, IMAGE)
-        _core.write_kernel(OTHER, IMAGE)
+        _core.testing.write_kernel(KEY, IMAGE)
+        _core.testing.write_kernel(OTHER, IMAGE)
         (folder / "notes.txt").write_text("somebody else's")
         size = sum((folder / f"{key}.kernel").stat().st_size for key in (KEY, OTHER))
         cache = _core.kernel_cache()
         assert (cache["directory"], cache["entries"], cache["bytes"]) == (str(folder), 2, size)
         assert _core.clear_kernel_cache() == {"entries": 2, "bytes": size}
         assert names(folder) == ["notes.txt"]
-        assert _core.read_kernel(KEY) is None
+        assert _core.testing.read_kernel(KEY) is None
 
 
 class TestDamage:
     @pytest.fixture
     def entry(self, folder):
-        _core.write_kernel(KEY, IMAGE)
+        _core.testing.write_kernel(KEY, IMAGE)
         yield folder / f"{KEY}.kernel"
-        _core.write_kernel(KEY, b"rebuilt")
-        assert _core.read_kernel(KEY) == b"rebuilt"
+        _core.testing.write_kernel(KEY, b"rebuilt")
+        assert _core.testing.read_kernel(KEY) == b"rebuilt"
 
     def test_every_truncation(self, entry):
         whole = entry.read_bytes()
         for length in range(len(whole)):
             entry.write_bytes(whole[:length])
-            assert _core.read_kernel(KEY) is None, length
+            assert _core.testing.read_kernel(KEY) is None, length
 
     def test_every_bit(self, entry):
         whole = entry.read_bytes()
@@ -100,21 +100,21 @@ class TestDamage:
             damaged = bytearray(whole)
             damaged[bit // 8] ^= 1 << bit % 8
             entry.write_bytes(damaged)
-            assert _core.read_kernel(KEY) is None, bit
+            assert _core.testing.read_kernel(KEY) is None, bit
 
     @pytest.mark.parametrize("more", [b"\0", b"\n", IMAGE])
     def test_something_behind_it(self, entry, more):
         entry.write_bytes(entry.read_bytes() + more)
-        assert _core.read_kernel(KEY) is None
+        assert _core.testing.read_kernel(KEY) is None
 
     def test_another_keys_entry(self, entry):
         entry.rename(entry.with_name(f"{OTHER}.kernel"))
-        assert _core.read_kernel(OTHER) is None
+        assert _core.testing.read_kernel(OTHER) is None
 
     def test_a_folder_in_its_place(self, folder):
         (folder / f"{KEY}.kernel" / "inside").mkdir(parents=True)
-        assert _core.read_kernel(KEY) is None
-        _core.write_kernel(KEY, IMAGE)  # cannot replace it, and leaves nothing beside it
+        assert _core.testing.read_kernel(KEY) is None
+        _core.testing.write_kernel(KEY, IMAGE)  # cannot replace it, and leaves nothing beside it
         assert names(folder) == [f"{KEY}.kernel"]
 
 
@@ -123,25 +123,25 @@ class TestLimit:
         monkeypatch.setenv("KFUSION_CACHE_MB", "0.001")
         keys = [f"{i:032x}" for i in range(3)]
         for key in keys[:2]:
-            _core.write_kernel(key, bytes(300))
+            _core.testing.write_kernel(key, bytes(300))
             age(folder, key, seconds=1000 - int(key, 16))
-        assert _core.read_kernel(keys[0]) is not None  # used: now the first is younger than the second
-        _core.write_kernel(keys[2], bytes(300))
-        assert [_core.read_kernel(key) is not None for key in keys] == [True, False, True]
+        assert _core.testing.read_kernel(keys[0]) is not None  # used: now the first is younger than the second
+        _core.testing.write_kernel(keys[2], bytes(300))
+        assert [_core.testing.read_kernel(key) is not None for key in keys] == [True, False, True]
         assert _core.kernel_cache()["bytes"] <= 1000
 
     def test_what_is_larger_than_the_limit_costs_no_other_entry(self, folder, monkeypatch):
         monkeypatch.setenv("KFUSION_CACHE_MB", "0.001")
-        _core.write_kernel(KEY, IMAGE)
-        _core.write_kernel(OTHER, bytes(1000))
+        _core.testing.write_kernel(KEY, IMAGE)
+        _core.testing.write_kernel(OTHER, bytes(1000))
         assert names(folder) == [f"{KEY}.kernel"]
 
     def test_the_folder_is_not_looked_through_for_each_write(self, folder, monkeypatch):
         """It holds a sixteenth more than the limit at most."""
         monkeypatch.setenv("KFUSION_CACHE_MB", "0.1")
-        _core.write_kernel(f"{0:032x}", b"")
+        _core.testing.write_kernel(f"{0:032x}", b"")
         for i in range(1, 200):
-            _core.write_kernel(f"{i:032x}", bytes(1000))
+            _core.testing.write_kernel(f"{i:032x}", bytes(1000))
             assert _core.kernel_cache()["bytes"] <= 100_000 * (1 + 1 / 16) + 2000
         names_now = names(folder)
         assert f"{199:032x}.kernel" in names_now
@@ -149,16 +149,16 @@ class TestLimit:
 
     def test_a_smaller_limit_counts_from_the_next_write_on(self, folder, monkeypatch):
         for i in range(10):
-            _core.write_kernel(f"{i:032x}", bytes(1000))
+            _core.testing.write_kernel(f"{i:032x}", bytes(1000))
         monkeypatch.setenv("KFUSION_CACHE_MB", "0.002")
-        _core.write_kernel(KEY, IMAGE)
+        _core.testing.write_kernel(KEY, IMAGE)
         assert _core.kernel_cache()["bytes"] <= 2000
 
     def test_none(self, folder, monkeypatch):
-        _core.write_kernel(KEY, IMAGE)
+        _core.testing.write_kernel(KEY, IMAGE)
         monkeypatch.setenv("KFUSION_CACHE_MB", "0")
-        assert _core.read_kernel(KEY) is None
-        _core.write_kernel(OTHER, IMAGE)
+        assert _core.testing.read_kernel(KEY) is None
+        _core.testing.write_kernel(OTHER, IMAGE)
         assert names(folder) == [f"{KEY}.kernel"]
         assert "KFUSION_CACHE_MB" in _core.kernel_cache()["problem"]
 
@@ -168,7 +168,7 @@ class TestLimit:
         assert _core.kernel_cache()["limit_bytes"] == limit
 
     def test_files_that_a_dead_process_left(self, folder, monkeypatch):
-        _core.write_kernel(OTHER, IMAGE)
+        _core.testing.write_kernel(OTHER, IMAGE)
         monkeypatch.setenv("KFUSION_CACHE_MB", "0.001")  # or it would be long until the folder is looked through
         whole = (folder / f"{OTHER}.kernel").read_bytes()
         left = [f"{OTHER}-{i:016x}.tmp" for i in range(4)]
@@ -178,7 +178,7 @@ class TestLimit:
         then = time.time() - 7200
         for name in left[:3]:
             os.utime(folder / name, (then, then))
-        _core.write_kernel(KEY, IMAGE)
+        _core.testing.write_kernel(KEY, IMAGE)
         assert names(folder) == [f"{KEY}.kernel", left[3], f"{OTHER}.kernel"]
 
 
@@ -217,19 +217,19 @@ class TestFilesOfOthers:
         assert main(["cache", "--clear"]) == 0
 
     def test_clearing(self, foreign, folder):
-        _core.write_kernel(KEY, IMAGE)
+        _core.testing.write_kernel(KEY, IMAGE)
         assert _core.clear_kernel_cache()["entries"] == 1
         assert not (folder / f"{KEY}.kernel").exists()
 
     def test_what_is_beyond_the_limit(self, foreign, folder, monkeypatch):
         monkeypatch.setenv("KFUSION_CACHE_MB", "0.001")
         for i in range(1, 20):
-            _core.write_kernel(f"{i:032x}", bytes(600))
-        assert f"{19:032x}.kernel" in names(folder) or _core.read_kernel(f"{19:032x}") is None
+            _core.testing.write_kernel(f"{i:032x}", bytes(600))
+        assert f"{19:032x}.kernel" in names(folder) or _core.testing.read_kernel(f"{19:032x}") is None
 
     def test_an_entry_of_another_key(self, folder):
         """Its name says that it is ours, and what it begins with is no beginning of that entry."""
-        _core.write_kernel(KEY, IMAGE)
+        _core.testing.write_kernel(KEY, IMAGE)
         (folder / f"{KEY}.kernel").rename(folder / f"{OTHER}.kernel")
         assert _core.clear_kernel_cache() == {"entries": 0, "bytes": 0}
         assert names(folder) == [f"{OTHER}.kernel"]
@@ -254,8 +254,8 @@ class TestFolder:
         cache = _core.kernel_cache()
         assert cache["directory"] == want.format(tmp_path)
         assert bool(cache["problem"]) == (not want)
-        _core.write_kernel(KEY, IMAGE)
-        assert _core.read_kernel(KEY) == (IMAGE if want else None)
+        _core.testing.write_kernel(KEY, IMAGE)
+        assert _core.testing.read_kernel(KEY) == (IMAGE if want else None)
 
     def test_a_name_that_is_no_utf8(self, tmp_path, monkeypatch):
         path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
@@ -280,17 +280,17 @@ class TestFolder:
         self.check_that_nothing_is_kept("cannot be written to")
 
     def test_entries_of_a_folder_that_cannot_be_written_to_are_read(self, folder):
-        _core.write_kernel(KEY, IMAGE)
+        _core.testing.write_kernel(KEY, IMAGE)
         folder.chmod(0o500)
         try:
-            assert _core.read_kernel(KEY) == IMAGE
+            assert _core.testing.read_kernel(KEY) == IMAGE
         finally:
             folder.chmod(0o700)
 
     @staticmethod
     def check_that_nothing_is_kept(why):
-        _core.write_kernel(KEY, IMAGE)
-        assert _core.read_kernel(KEY) is None
+        _core.testing.write_kernel(KEY, IMAGE)
+        assert _core.testing.read_kernel(KEY) is None
         assert _core.clear_kernel_cache() == {"entries": 0, "bytes": 0}
         assert why in _core.kernel_cache()["problem"]
 
@@ -300,44 +300,44 @@ class TestTrust:
 
     @pytest.fixture
     def entry(self, folder):
-        _core.write_kernel(KEY, IMAGE)
+        _core.testing.write_kernel(KEY, IMAGE)
         return folder / f"{KEY}.kernel"
 
     @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777, 0o720])
     def test_a_folder_that_others_can_write_to(self, folder, entry, mode):
         folder.chmod(mode)
-        assert _core.read_kernel(KEY) is None
+        assert _core.testing.read_kernel(KEY) is None
         assert "can be written to by others" in _core.kernel_cache()["problem"]
         before = entry.read_bytes()
-        _core.write_kernel(KEY, b"new")
-        _core.write_kernel(OTHER, b"new")
+        _core.testing.write_kernel(KEY, b"new")
+        _core.testing.write_kernel(OTHER, b"new")
         assert _core.clear_kernel_cache() == {"entries": 0, "bytes": 0}
         assert names(folder) == [entry.name]
         assert entry.read_bytes() == before
         folder.chmod(0o755)  # to read it is no harm
-        assert _core.read_kernel(KEY) == IMAGE
+        assert _core.testing.read_kernel(KEY) == IMAGE
 
     def test_the_folders_above_may_be_shared(self, folder, entry):
         folder.parent.chmod(0o1777)
-        assert _core.read_kernel(KEY) == IMAGE
+        assert _core.testing.read_kernel(KEY) == IMAGE
 
     @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
     def test_an_entry_that_others_can_write_to(self, entry, mode):
         entry.chmod(mode)
-        assert _core.read_kernel(KEY) is None
-        _core.write_kernel(KEY, b"new")
-        assert _core.read_kernel(KEY) == b"new"
+        assert _core.testing.read_kernel(KEY) is None
+        _core.testing.write_kernel(KEY, b"new")
+        assert _core.testing.read_kernel(KEY) == b"new"
         assert stat.S_IMODE(entry.stat().st_mode) == 0o600
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
     def test_what_belongs_to_another_user(self, folder, entry):
         os.chown(entry, 12345, -1)
-        assert _core.read_kernel(KEY) is None
+        assert _core.testing.read_kernel(KEY) is None
         assert _core.clear_kernel_cache() == {"entries": 0, "bytes": 0}
         assert entry.exists()
         os.chown(entry, 0, -1)
         os.chown(folder, 12345, -1)
-        assert _core.read_kernel(KEY) is None
+        assert _core.testing.read_kernel(KEY) is None
         assert "belongs to another user" in _core.kernel_cache()["problem"]
 
     def test_links(self, folder, entry, tmp_path):
@@ -345,22 +345,22 @@ class TestTrust:
         elsewhere = tmp_path / "elsewhere"
         folder.rename(elsewhere)
         folder.symlink_to(elsewhere)
-        assert _core.read_kernel(KEY) is None
+        assert _core.testing.read_kernel(KEY) is None
         assert "a link" in _core.kernel_cache()["problem"]
         folder.unlink()
         folder.mkdir(mode=0o700)
         entry.symlink_to(elsewhere / entry.name)
-        assert _core.read_kernel(KEY) is None
+        assert _core.testing.read_kernel(KEY) is None
         assert _core.clear_kernel_cache() == {"entries": 0, "bytes": 0}
         assert entry.is_symlink()
-        _core.write_kernel(KEY, b"new")
-        assert _core.read_kernel(KEY) == b"new"
+        _core.testing.write_kernel(KEY, b"new")
+        assert _core.testing.read_kernel(KEY) == b"new"
         assert IMAGE in (elsewhere / entry.name).read_bytes()
 
     def test_a_pipe(self, folder):
         folder.mkdir(mode=0o700, parents=True)
         os.mkfifo(folder / f"{KEY}.kernel", 0o600)
-        assert _core.read_kernel(KEY) is None  # and does not wait for a writer
+        assert _core.testing.read_kernel(KEY) is None  # and does not wait for a writer
         assert _core.kernel_cache()["entries"] == 0
 
 
@@ -403,8 +403,8 @@ for call in (_core.kernel_cache, _core.isa, kf.get_num_threads, _core.nvrtc_libr
         for call in (
             _core.kernel_cache,
             _core.clear_kernel_cache,
-            lambda: _core.read_kernel(KEY),
-            lambda: _core.write_kernel(KEY, IMAGE),
+            lambda: _core.testing.read_kernel(KEY),
+            lambda: _core.testing.write_kernel(KEY, IMAGE),
         ):
             with pytest.raises(ValueError, match=re.escape(message)):
                 call()
@@ -419,9 +419,9 @@ for _ in range(int(sys.argv[2])):
     i = schedule.randrange(20)
     key, image = f"{i:032x}", bytes([i]) * (200 * i)
     if schedule.random() < 0.5:
-        _core.write_kernel(key, image)
+        _core.testing.write_kernel(key, image)
     else:
-        wrong += _core.read_kernel(key) not in (None, image)
+        wrong += _core.testing.read_kernel(key) not in (None, image)
 print(wrong)
 """
 
@@ -448,12 +448,12 @@ class TestProcesses:
         process.kill()
         process.communicate()
         for i in range(20):
-            assert _core.read_kernel(f"{i:032x}") in (None, bytes([i]) * (200 * i))
+            assert _core.testing.read_kernel(f"{i:032x}") in (None, bytes([i]) * (200 * i))
 
 
 class TestCommand:
     def test_text(self, folder, capsys):
-        _core.write_kernel(KEY, bytes(5000))
+        _core.testing.write_kernel(KEY, bytes(5000))
         assert main(["cache"]) == 0
         out = capsys.readouterr().out
         assert str(folder) in out
@@ -466,7 +466,7 @@ class TestCommand:
         assert "0 kernels" in out
 
     def test_json(self, folder, capsys):
-        _core.write_kernel(KEY, IMAGE)
+        _core.testing.write_kernel(KEY, IMAGE)
         assert main(["cache", "--json"]) == 0
         shown = json.loads(capsys.readouterr().out)
         assert shown.pop("nvrtc", "absent") != "absent"

@@ -22,23 +22,23 @@ DEVICE = kf.device("H200").to_dict()
 @hypothesis.given(cases(), st.booleans(), st.data())
 def test_loops_compute_what_their_graph_does(case, fuse, data):
     graph, inputs = with_layouts(case, [data.draw(layouts(x.shape)) for x in case.inputs])
-    case.check(kernel_loops.run(_core.lower(graph, DEVICE, fuse), inputs))
+    case.check(kernel_loops.run(_core.testing.lower(graph, DEVICE, fuse), inputs))
 
 
 @hypothesis.settings(max_examples=150, deadline=None)
 @hypothesis.given(cases(), st.booleans(), st.data())
 def test_results_lie_as_the_caller_wants(case, fuse, data):
     wanted = [element_strides(laid_out(v.array, data.draw(layouts(v.array.shape)))) for v in case.outputs]
-    required = _core.required_strides(case.graph, DEVICE, fuse)
+    required = _core.testing.required_strides(case.graph, DEVICE, fuse)
     strides = [r or w if v.array.size else [] for r, w, v in zip(required, wanted, case.outputs, strict=True)]
-    case.check(kernel_loops.run(_core.lower(case.graph, DEVICE, fuse, strides), case.inputs, strides))
+    case.check(kernel_loops.run(_core.testing.lower(case.graph, DEVICE, fuse, strides), case.inputs, strides))
 
 
 def only_kernel(function, *specs, strides=()):
     graph = kf.trace(function, *specs).to_dict()
     for node, given in zip((n for n in graph["nodes"] if n["op"] == "input"), strides, strict=False):
         node["strides"] = given
-    (kernel,) = _core.lower(_core.Graph.from_dict(graph), DEVICE)["kernels"]
+    (kernel,) = _core.testing.lower(_core.Graph.from_dict(graph), DEVICE)["kernels"]
     kernel_loops.check_rules(kernel)
     return kernel
 

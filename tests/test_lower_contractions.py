@@ -19,7 +19,7 @@ BASES = [(3, 5), (1, 5), (7, 11), (4, 4), (5, 1)]
 
 
 def lower(graph):
-    return _core.lower(graph, DEVICE, possible=True)
+    return _core.testing.lower(graph, DEVICE, possible=True)
 
 
 @hypothesis.settings(max_examples=200, deadline=None)

@@ -53,22 +53,22 @@ def folder(tmp_path, monkeypatch):
 
 
 def host_object():
-    facts = _core.host_facts()
+    facts = _core.testing.host_facts()
     return _llvm.compile_object(TEXT, facts["triple"], facts["cpu"], facts["features"])
 
 
 class TestCompiling:
     def test_runs(self, isa):
-        code = _core.machine_code(TEXT)
+        code = _core.testing.machine_code(TEXT)
         check(lambda *a: call(code, *a))
 
-    @pytest.mark.skipif("aarch64" in _core.host_facts()["triple"], reason="has one level")
+    @pytest.mark.skipif("aarch64" in _core.testing.host_facts()["triple"], reason="has one level")
     def test_target(self, isa):
-        facts = _core.host_facts()
+        facts = _core.testing.host_facts()
         assert facts["vector_bytes"] == {"avx512": 64, "avx2": 32, "baseline": 16}[isa]
 
     def test_one_that_somebody_has_is_shared(self):
-        first, second = (_core.machine_code(TEXT) for _ in range(2))
+        first, second = (_core.testing.machine_code(TEXT) for _ in range(2))
         assert first.address("scale") == second.address("scale")
 
     def test_wrong_text(self):
@@ -76,11 +76,11 @@ class TestCompiling:
         with pytest.raises(
             RuntimeError, match=r"LLVM refuses the text of a kernel(.|\n)*define void @scale(.|\n)*\.\.\.$"
         ):
-            _core.machine_code(wrong)
+            _core.testing.machine_code(wrong)
 
     def test_text_that_only_parses(self):
         with pytest.raises(RuntimeError, match="LLVM refuses"):
-            _core.machine_code(
+            _core.testing.machine_code(
                 "define void @f(i32 %x) {\n  br label %a\na:\n  %y = add i32 %z, 1\n  %z = add i32 %y, 1\n  ret void\n}"
             )
 
@@ -94,32 +94,32 @@ class TestCompiling:
     )
     def test_what_kernels_have_not(self, text, why):
         with pytest.raises(RuntimeError, match=f"object code is refused: it (has )?{why}"):
-            _core.machine_code(text)
+            _core.testing.machine_code(text)
 
     def test_no_such_function(self):
         with pytest.raises(IndexError, match="no function nothing"):
-            _core.machine_code(TEXT).address("nothing")
+            _core.testing.machine_code(TEXT).address("nothing")
 
 
 class TestObjects:
     def test_loads(self):
-        code = _core.load_object(host_object())
+        code = _core.testing.load_object(host_object())
         check(lambda *a: call(code, *a))
 
     def test_of_another_processor(self):
         with pytest.raises(RuntimeError, match="another processor"):
-            _core.load_object(_llvm.compile_object(TEXT, *ARM))
+            _core.testing.load_object(_llvm.compile_object(TEXT, *ARM))
 
     def test_every_truncation(self):
         whole = host_object()
         for length in range(len(whole)):
             with pytest.raises(RuntimeError, match="refused"):
-                _core.load_object(whole[:length])
+                _core.testing.load_object(whole[:length])
 
     def test_code_that_is_not_in_memory(self):
         """Its functions have no addresses; constants are there."""
         text = "@c = constant i32 7\n" + TEXT
-        facts = _core.host_facts()
+        facts = _core.testing.host_facts()
         whole = bytearray(_llvm.compile_object(text, facts["triple"], facts["cpu"], facts["features"]))
         (sections_at,), (count,) = struct.unpack_from("<Q", whole, 40), struct.unpack_from("<H", whole, 60)
         in_memory, executable = 2, 4
@@ -127,7 +127,7 @@ class TestObjects:
             (flags,) = struct.unpack_from("<Q", whole, flags_at)
             struct.pack_into("<Q", whole, flags_at, flags & ~in_memory if flags & executable else flags)
         with pytest.raises(RuntimeError, match="a function is not in memory"):
-            _core.load_object(bytes(whole))
+            _core.testing.load_object(bytes(whole))
 
     def test_mutations(self, rng):
         """Each is refused or loads; sanitizers see what is read or written outside of it."""
@@ -139,7 +139,7 @@ class TestObjects:
                 at = rng.integers(len(whole)) if rng.random() < 0.5 else rng.integers(64)
                 damaged[at] = rng.choice([0, 1, 0x7F, 0x80, 0xFF, rng.integers(256)])
             try:
-                _core.load_object(bytes(damaged))
+                _core.testing.load_object(bytes(damaged))
             except RuntimeError as error:
                 assert "object code is refused" in str(error)  # noqa: PT017
                 refused += 1
@@ -148,12 +148,12 @@ class TestObjects:
 
 class TestDisk:
     def test_another_process_needs_no_compiler(self, folder):
-        check(lambda *a: call(_core.machine_code(TEXT), *a))
+        check(lambda *a: call(_core.testing.machine_code(TEXT), *a))
         out, _ = run_python("""
-            code = _core.machine_code(t.TEXT)
+            code = _core.testing.machine_code(t.TEXT)
             t.check(lambda *a: t.call(code, *a))
-            print("llvmlite" in sys.modules, _core.can_compile())
-            _core.machine_code(t.add(1))
+            print("llvmlite" in sys.modules, _core.testing.can_compile())
+            _core.testing.machine_code(t.add(1))
             print("llvmlite" in sys.modules)
         """)
         assert out.split() == ["False", "True", "True"]
@@ -162,16 +162,16 @@ class TestDisk:
         before = _core.isa()
         try:
             for level in _core.available_isas():
-                _core.set_isa(level)
-                kept = [_core.machine_code(text) for text in (add(1), add(2), add(1))]
+                _core.testing.set_isa(level)
+                kept = [_core.testing.machine_code(text) for text in (add(1), add(2), add(1))]
             assert len(list(folder.iterdir())) == 2 * len(_core.available_isas())
             del kept
         finally:
-            _core.set_isa(before)
+            _core.testing.set_isa(before)
         run_python("""
             from kfusion import _llvm
             _core.set_compiler(_llvm.compile_object, lambda: "another version")
-            _core.machine_code(t.add(1))
+            _core.testing.machine_code(t.add(1))
         """)
         assert len(list(folder.iterdir())) == 2 * len(_core.available_isas()) + 1
 
@@ -179,7 +179,7 @@ class TestDisk:
     def test_damage(self, folder, damage):
         """What does not load is compiled anew, and replaced."""
         number = random.SystemRandom().randrange(10**9)
-        check_add(_core.machine_code(add(number)), number)
+        check_add(_core.testing.machine_code(add(number)), number)
         (entry,) = folder.iterdir()
         whole = entry.read_bytes()
         if damage == "cut":
@@ -187,15 +187,17 @@ class TestDisk:
         elif damage == "bit":
             entry.write_bytes(whole[:-100] + bytes([whole[-100] ^ 4]) + whole[-99:])
         else:  # the cache finds nothing wrong with it
-            _core.write_kernel(entry.stem, b"" if damage == "empty" else _llvm.compile_object(add(number), *ARM))
-        check_add(_core.machine_code(add(number)), number)
+            _core.testing.write_kernel(
+                entry.stem, b"" if damage == "empty" else _llvm.compile_object(add(number), *ARM)
+            )
+        check_add(_core.testing.machine_code(add(number)), number)
         assert entry.read_bytes() == whole
 
     def test_a_folder_that_cannot_be_used(self):
         _, err = run_python(
             """
             for number in range(3):
-                t.check_add(_core.machine_code(t.add(number)), number)
+                t.check_add(_core.testing.machine_code(t.add(number)), number)
             """,
             KFUSION_CACHE_DIR="/proc/self",
         )
@@ -208,21 +210,21 @@ class TestDisk:
             import resource
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
             for number in range(3):
-                t.check_add(_core.machine_code(t.add(number)), number)
+                t.check_add(_core.testing.machine_code(t.add(number)), number)
         """)
         assert err.count("cannot be written to") == 1
         assert list(folder.iterdir()) == []
 
     def test_nothing_is_to_be_kept(self, folder):
-        _, err = run_python("t.check_add(_core.machine_code(t.add(1)), 1)", KFUSION_CACHE_MB="0")
+        _, err = run_python("t.check_add(_core.testing.machine_code(t.add(1)), 1)", KFUSION_CACHE_MB="0")
         assert err == ""
         assert not folder.exists()
 
     def test_two_processes_at_once(self, folder):
         code = """
             for number in range(50):
-                t.check_add(_core.machine_code(t.add(number)), number)
-            t.check(lambda *a: t.call(_core.machine_code(t.TEXT), *a))
+                t.check_add(_core.testing.machine_code(t.add(number)), number)
+            t.check(lambda *a: t.call(_core.testing.machine_code(t.TEXT), *a))
         """
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             for _, err in pool.map(lambda _: run_python(code), range(3)):
@@ -237,8 +239,8 @@ class TestRefusals:
     def test_no_llvmlite(self, folder):
         out, err = run_python("""
             sys.modules["llvmlite"] = None
-            print([_core.can_compile() for _ in range(3)])
-            try: _core.machine_code(t.add(1))
+            print([_core.testing.can_compile() for _ in range(3)])
+            try: _core.testing.machine_code(t.add(1))
             except RuntimeError as error: print(error)
         """)
         assert out.startswith("[False, False, False]\nkfusion: kernels of the CPU are compiled by llvmlite")
@@ -249,10 +251,10 @@ class TestRefusals:
         out, err = run_python("""
             sys.modules["llvmlite"] = None
             import numpy as np, kfusion as kf
-            _core.set_loops_by("generated")
+            _core.testing.set_loops_by("generated")
             x = np.arange(6, dtype=np.float32).reshape(2, 3)
             print(kf.fuse(lambda x: (x * 2 + 1).sum(0))(x), kf.fuse(lambda x: kf.exp(x @ x.T) * 0)(x).sum())
-            print(_core.left_to_interpreter())
+            print(_core.testing.left_to_interpreter())
         """)
         assert out.splitlines() == ["[ 8. 12. 16.] 0.0", "{}"]
         assert err.startswith("kfusion: kernels of the CPU are interpreted, which is slow: llvmlite")
@@ -263,8 +265,8 @@ class TestRefusals:
         out, err = run_python("""
             libc = ctypes.CDLL(None, use_errno=True)
             print(libc.prctl(65, 1, 0, 0, 0))
-            print([_core.can_compile() for _ in range(3)])
-            try: _core.machine_code(t.add(1))
+            print([_core.testing.can_compile() for _ in range(3)])
+            try: _core.testing.machine_code(t.add(1))
             except RuntimeError as error: print(error)
         """)
         if not out.startswith("0\n"):
@@ -275,7 +277,7 @@ class TestRefusals:
 
     def test_it_is_imported_for_the_first_compilation(self):
         out, _ = run_python("""
-            print("llvmlite" in sys.modules, _core.can_compile(), "llvmlite" in sys.modules)
+            print("llvmlite" in sys.modules, _core.testing.can_compile(), "llvmlite" in sys.modules)
         """)
         assert out.split() == ["False", "True", "False"]
 
@@ -286,7 +288,7 @@ class TestThreads:
 
         def work(first):
             for number in [*range(20), *range(first, first + 20)]:
-                code = _core.machine_code(add(number))
+                code = _core.testing.machine_code(add(number))
                 check_add(code, number)
 
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -300,7 +302,7 @@ class TestThreads:
             text = "\\n".join(["define void @scale(ptr %p) {", "%v0 = load <64 x double>, ptr %p", *lines,
                               "store <64 x double> %v2000, ptr %p", "ret void", "}"])
             before = threading.stack_size(128 << 10)
-            thread = threading.Thread(target=lambda: print(_core.machine_code(text).bytes > 2000))
+            thread = threading.Thread(target=lambda: print(_core.testing.machine_code(text).bytes > 2000))
             thread.start()
             thread.join()
             print(threading.stack_size(before) == 128 << 10)
@@ -315,8 +317,8 @@ class TestThreads:
             def busy():
                 number = 0
                 while not done.is_set():
-                    _core.machine_code(t.add(number))
-                    _core.machine_code(t.TEXT + f"; {number}")
+                    _core.testing.machine_code(t.add(number))
+                    _core.testing.machine_code(t.TEXT + f"; {number}")
                     number += 1
             thread = threading.Thread(target=busy)
             thread.start()
@@ -327,12 +329,12 @@ class TestThreads:
                 child = os.fork()
                 if child == 0:
                     signal.alarm(30)
-                    t.check_add(_core.machine_code(t.add(10**6 + n)), 10**6 + n)
+                    t.check_add(_core.testing.machine_code(t.add(10**6 + n)), 10**6 + n)
                     os._exit(0)
                 failed += os.waitpid(child, 0)[1] != 0
             done.set()
             thread.join()
-            t.check_add(_core.machine_code(t.add(7)), 7)
+            t.check_add(_core.testing.machine_code(t.add(7)), 7)
             print(failed)
         """, KFUSION_CACHE_MB="0")  # fmt: skip
         assert out == "0\n"
@@ -351,16 +353,16 @@ class TestThreads:
                 signal.setitimer(signal.ITIMER_REAL, float(rng.uniform(1e-4, 4e-3)))
                 try:
                     for i in range(100):
-                        _core.machine_code(add(10**7 + 1000 * number + i))
+                        _core.testing.machine_code(add(10**7 + 1000 * number + i))
                 except KeyboardInterrupt:
                     interrupted += 1
                 finally:
                     signal.setitimer(signal.ITIMER_REAL, 0)
-                check_add(_core.machine_code(add(number)), number)
+                check_add(_core.testing.machine_code(add(number)), number)
         finally:
             signal.signal(signal.SIGALRM, before)
         assert interrupted > 30
-        thread = threading.Thread(target=lambda: check_add(_core.machine_code(add(-1)), -1), daemon=True)
+        thread = threading.Thread(target=lambda: check_add(_core.testing.machine_code(add(-1)), -1), daemon=True)
         thread.start()
         thread.join(30)
         assert not thread.is_alive()
@@ -377,10 +379,10 @@ class TestMemory:
         monkeypatch.setenv("KFUSION_CACHE_MB", "0")
         start = time.monotonic_ns()
         for number in range(50):
-            _core.machine_code(add(start + number))
+            _core.testing.machine_code(add(start + number))
         resident, maps = self.resident_and_maps()
         for number in range(50, 550):
-            check_add(_core.machine_code(add(start + number)), start + number)
+            check_add(_core.testing.machine_code(add(start + number)), start + number)
         resident_after, maps_after = self.resident_and_maps()
         assert maps_after <= maps + 5
         assert resident_after - resident < 4e6
@@ -389,7 +391,7 @@ class TestMemory:
         """Neighbouring pages of code are one map: a process may have some 65,000."""
         code = host_object()
         _, maps = self.resident_and_maps()
-        kept = [_core.load_object(code) for _ in range(2000)]
+        kept = [_core.testing.load_object(code) for _ in range(2000)]
         assert self.resident_and_maps()[1] - maps < 500
         assert len({c.address("scale") for c in kept}) == 2000
         del kept

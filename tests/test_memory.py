@@ -30,7 +30,7 @@ def tree(root: Path, groups: str, mounts: str, limits: dict[str, int | str]) -> 
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(f"{text}\n")
-    return _core.control_group_memory(str(root))
+    return _core.testing.control_group_memory(str(root))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_control_groups(groups, mounts, limits, want, tmp_path):
 
 
 def test_no_tree_at_all(tmp_path):
-    assert _core.control_group_memory(str(tmp_path / "nowhere")) is None
+    assert _core.testing.control_group_memory(str(tmp_path / "nowhere")) is None
 
 
 @pytest.mark.skipif(SANITIZED, reason="AddressSanitizer maps terabytes")
@@ -75,12 +75,12 @@ import resource
 resource.setrlimit(resource.{limit}, ({room}, {room}))
 import numpy as np, kfusion as kf
 from kfusion import _core
-assert _core.pool_stats()["limit_bytes"] <= {room} // 4
+assert _core.testing.pool_stats()["limit_bytes"] <= {room} // 4
 x = np.ones((64, 1 << 20), np.float32)
 for _ in range(4):
     y = kf.relu(x); z = kf.relu(y); del y, z
     a = np.ones((96, 1 << 20)); del a
-print(_core.pool_stats()["held_bytes"])
+print(_core.testing.pool_stats()["held_bytes"])
 """,
         OPENBLAS_NUM_THREADS="1",
         KFUSION_NUM_THREADS="2",
@@ -95,7 +95,7 @@ def resident() -> int:
 
 def wait_until_idle() -> None:
     deadline = time.monotonic() + 120  # the machine may be busy
-    while _core.pool_stats()["held_bytes"] and time.monotonic() < deadline:
+    while _core.testing.pool_stats()["held_bytes"] and time.monotonic() < deadline:
         time.sleep(0.1)
 
 
@@ -105,13 +105,13 @@ def test_what_nobody_uses_goes_back():
     y = kf.relu(x)
     with_result = resident()
     del y
-    assert _core.pool_stats()["held_bytes"] >= x.nbytes
+    assert _core.testing.pool_stats()["held_bytes"] >= x.nbytes
     wait_until_idle()
-    assert _core.pool_stats()["held_bytes"] == 0
+    assert _core.testing.pool_stats()["held_bytes"] == 0
     assert resident() < with_result - x.nbytes // 2
     assert np.array_equal(kf.relu(x), x)  # and once more
     wait_until_idle()
-    assert _core.pool_stats()["held_bytes"] == 0
+    assert _core.testing.pool_stats()["held_bytes"] == 0
 
 
 def test_what_is_used_stays():
@@ -149,9 +149,9 @@ kf.relu(x)  # from now on a thread of the parent watches
 pid = os.fork()
 if pid == 0:
     kf.relu(x)
-    assert _core.pool_stats()["held_bytes"] > 0
+    assert _core.testing.pool_stats()["held_bytes"] > 0
     end = time.monotonic() + 60
-    while _core.pool_stats()["held_bytes"] and time.monotonic() < end: time.sleep(0.1)
-    os._exit(_core.pool_stats()["held_bytes"] != 0)
+    while _core.testing.pool_stats()["held_bytes"] and time.monotonic() < end: time.sleep(0.1)
+    os._exit(_core.testing.pool_stats()["held_bytes"] != 0)
 assert os.waitpid(pid, 0)[1] == 0
 """)

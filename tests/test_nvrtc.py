@@ -69,23 +69,23 @@ def run_python(code: str, **environment: str) -> str:
 class TestCompiling:
     @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (9, 0)])
     def test_machine_code(self, folder, capability):
-        assert _core.compile_cuda(SOURCE, "sum", capability).startswith(b"\x7fELF")
+        assert _core.testing.compile_cuda(SOURCE, "sum", capability).startswith(b"\x7fELF")
 
     def test_a_gpu_newer_than_the_compiler_gets_ptx(self, folder):
         """PTX also shows what the options ask for: no product and sum in one."""
         source = 'extern "C" __global__ void f(float* p) { p[0] = p[1] * p[2] + p[3]; }'
-        text = _core.compile_cuda(source, "f", (99, 0)).decode()
+        text = _core.testing.compile_cuda(source, "f", (99, 0)).decode()
         assert ".target sm_" in text
         assert "mul" in text
         assert "fma" not in text
 
     def test_a_gpu_older_than_the_compiler(self, folder):
         with pytest.raises(kf.DeviceError, match=r"knows no GPU as old as sm_20; install an older one"):
-            _core.compile_cuda(SOURCE, "sum", (2, 0))
+            _core.testing.compile_cuda(SOURCE, "sum", (2, 0))
 
     def test_an_error_shows_the_log_and_the_lines(self, folder):
         with pytest.raises(RuntimeError, match=r"kfusion: NVRTC [\d.]+ did not compile") as info:
-            _core.compile_cuda(BROKEN, "broken")
+            _core.testing.compile_cuda(BROKEN, "broken")
         text = str(info.value)
         assert not isinstance(info.value, kf.DeviceError)
         for part in ("broken", "sm_90", "bug of kfusion", "broken.cu(5)", '"no_such_name"', "> 5 |   p[1] =", "  2 | "):
@@ -96,11 +96,11 @@ class TestCompiling:
 
     def test_no_header_but_ours(self, folder):
         with pytest.raises(RuntimeError, match=r"cannot open|could not open"):
-            _core.compile_cuda("#include <vector>\n", "f")
+            _core.testing.compile_cuda("#include <vector>\n", "f")
 
     def test_threads(self, folder):
         with concurrent.futures.ThreadPoolExecutor(MANY) as pool:
-            images = list(pool.map(lambda i: _core.compile_cuda(f"{SOURCE}// {i % 3}", "sum"), range(MANY)))
+            images = list(pool.map(lambda i: _core.testing.compile_cuda(f"{SOURCE}// {i % 3}", "sum"), range(MANY)))
         assert all(image.startswith(b"\x7fELF") for image in images)
         assert len(list(folder.iterdir())) == 3
 
@@ -111,51 +111,53 @@ class TestCache:
         return {path.stem for path in folder.glob("*.kernel")}
 
     def test_a_hit_is_what_the_disk_has(self, folder):
-        _core.compile_cuda(SOURCE, "sum")
+        _core.testing.compile_cuda(SOURCE, "sum")
         (key,) = self.keys(folder)
-        _core.write_kernel(key, b"another image")
-        assert _core.compile_cuda(SOURCE, "sum") == b"another image"
+        _core.testing.write_kernel(key, b"another image")
+        assert _core.testing.compile_cuda(SOURCE, "sum") == b"another image"
 
     def test_what_makes_another_entry(self, folder):
         compiled = [
-            _core.compile_cuda(SOURCE, "sum"),
-            _core.compile_cuda(SOURCE + " ", "sum"),
-            _core.compile_cuda(SOURCE, "total"),
-            _core.compile_cuda(SOURCE, "sum", (8, 0)),
+            _core.testing.compile_cuda(SOURCE, "sum"),
+            _core.testing.compile_cuda(SOURCE + " ", "sum"),
+            _core.testing.compile_cuda(SOURCE, "total"),
+            _core.testing.compile_cuda(SOURCE, "sum", (8, 0)),
         ]
         assert len(self.keys(folder)) == len(compiled)
 
     def test_another_compiler(self, folder, tmp_path):
-        _core.compile_cuda(SOURCE, "sum")
+        _core.testing.compile_cuda(SOURCE, "sum")
         own = Path(_core.nvrtc_library())
         renamed = tmp_path / "libnvrtc-of-another-version.so"
         renamed.symlink_to(own)
         for builtins in own.parent.glob("libnvrtc-builtins.so.*"):
             (tmp_path / builtins.name).symlink_to(builtins)
-        code = f"from kfusion import _core; _core.compile_cuda({SOURCE!r}, 'sum')"
+        code = f"from kfusion import _core; _core.testing.compile_cuda({SOURCE!r}, 'sum')"
         run_python(code)
         assert len(self.keys(folder)) == 1
         run_python(code, KFUSION_NVRTC=str(renamed))
         assert len(self.keys(folder)) == 2
 
     def test_damage_is_mended(self, folder):
-        image = _core.compile_cuda(SOURCE, "sum")
+        image = _core.testing.compile_cuda(SOURCE, "sum")
         (entry,) = folder.iterdir()
         whole = entry.read_bytes()
         for damaged in (b"", whole[:-1], whole[:-1] + bytes([whole[-1] ^ 1])):
             entry.write_bytes(damaged)
-            assert _core.compile_cuda(SOURCE, "sum") == image
+            assert _core.testing.compile_cuda(SOURCE, "sum") == image
             assert entry.read_bytes() == whole
 
     def test_without_a_folder(self, folder):
         folder.parent.mkdir()
         folder.write_text("no folder")
-        assert _core.compile_cuda(SOURCE, "sum").startswith(b"\x7fELF")
+        assert _core.testing.compile_cuda(SOURCE, "sum").startswith(b"\x7fELF")
 
     def test_a_folder_of_others_is_not_used_and_once_it_is_said_why(self, folder):
         folder.mkdir(parents=True)
         folder.chmod(0o777)
-        code = f"from kfusion import _core\nfor i in range(3): _core.compile_cuda({SOURCE!r} + '// %d' % i, 'sum')"
+        code = (
+            f"from kfusion import _core\nfor i in range(3): _core.testing.compile_cuda({SOURCE!r} + '// %d' % i, 'sum')"
+        )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         (line,) = done.stderr.splitlines()
@@ -166,14 +168,14 @@ class TestCache:
     def test_a_variable_that_makes_no_sense(self, folder, monkeypatch):
         monkeypatch.setenv("KFUSION_CACHE_MB", "much")
         with pytest.raises(ValueError, match="KFUSION_CACHE_MB must be a number"):
-            _core.compile_cuda(SOURCE, "sum")
+            _core.testing.compile_cuda(SOURCE, "sum")
 
     def test_many_processes(self, folder):
-        code = f"from kfusion import _core; print(len(_core.compile_cuda({SOURCE!r}, 'sum')))"
+        code = f"from kfusion import _core; print(len(_core.testing.compile_cuda({SOURCE!r}, 'sum')))"
         processes = [
             subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(MANY)
         ]
-        size = len(_core.compile_cuda(SOURCE, "sum"))
+        size = len(_core.testing.compile_cuda(SOURCE, "sum"))
         assert [p.communicate(timeout=120)[0] for p in processes] == [f"{size}\n"] * MANY
         assert [path.suffix for path in folder.iterdir()] == [".kernel"]
 
@@ -181,7 +183,7 @@ class TestCache:
 def test_no_compiler(tmp_path):
     code = """
 from kfusion import _core
-for call in (_core.nvrtc_library, lambda: _core.compile_cuda("", "f")):
+for call in (_core.nvrtc_library, lambda: _core.testing.compile_cuda("", "f")):
     try: call()
     except _core.DeviceError as e: print(e)
 """
@@ -252,7 +254,7 @@ def fill(pointer, size, value, *, source=FILL, grid=None, **keywords):
     parameters = struct.pack("<Qqf4x", pointer, size, value)
     blocks = (size + BLOCK - 1) // BLOCK if grid is None else grid
     options = {"shared_bytes": 4 * BLOCK, **keywords}
-    _core.launch_cuda(source, "fill", parameters, grid=(blocks, 1, 1), block=(BLOCK, 1, 1), **options)
+    _core.testing.launch_cuda(source, "fill", parameters, grid=(blocks, 1, 1), block=(BLOCK, 1, 1), **options)
 
 
 class TestLaunching:
@@ -286,14 +288,14 @@ class TestLaunching:
             pytest.skip("needs thread-block clusters")
         array, pointer = device_array(32)
         options = {"grid": (32, 1, 1), "block": (64, 1, 1), "cluster": blocks}
-        _core.launch_cuda(CLUSTER, "cluster", struct.pack("<Q", pointer), **options)
+        _core.testing.launch_cuda(CLUSTER, "cluster", struct.pack("<Q", pointer), **options)
         np.testing.assert_array_equal(array.numpy(), np.float32(blocks))
 
     def test_errors(self, folder):
         with pytest.raises(RuntimeError, match="no_such_name"):
             fill(0, 1, 1.0, source=FILL + "int x = no_such_name;")
         with pytest.raises(kf.DeviceError, match="looking for a kernel"):
-            _core.launch_cuda(FILL, "phil", b"", grid=(1, 1, 1), block=(1, 1, 1))
+            _core.testing.launch_cuda(FILL, "phil", b"", grid=(1, 1, 1), block=(1, 1, 1))
         with pytest.raises(kf.DeviceError, match="99"):
             fill(0, 1, 1.0, device=99)
 
@@ -305,7 +307,7 @@ class TestLaunching:
         def failing_loads(count):
             for _ in range(count):
                 with pytest.raises(kf.DeviceError, match="looking for a kernel"):
-                    _core.launch_cuda(source, "phil", b"", grid=(1, 1, 1), block=(1, 1, 1))
+                    _core.testing.launch_cuda(source, "phil", b"", grid=(1, 1, 1), block=(1, 1, 1))
             return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
         before = failing_loads(10)
@@ -313,7 +315,7 @@ class TestLaunching:
 
     def test_too_few_parameters(self, folder):
         with pytest.raises(RuntimeError, match="too few parameters"):
-            _core.launch_cuda(FILL, "fill", bytes(8), grid=(1, 1, 1), block=(1, 1, 1))
+            _core.testing.launch_cuda(FILL, "fill", bytes(8), grid=(1, 1, 1), block=(1, 1, 1))
 
     @pytest.mark.parametrize("warm", [True, False])
     def test_graphs(self, folder, warm):

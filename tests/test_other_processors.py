@@ -85,9 +85,9 @@ def arm(tmp_path_factory):
 def test_compiles(target):
     code = _llvm.compile_object(TEXT, *TARGETS[target])
     assert code.startswith(b"\x7fELF")
-    if TARGETS[target][0] != _core.host_facts()["triple"]:
+    if TARGETS[target][0] != _core.testing.host_facts()["triple"]:
         with pytest.raises(RuntimeError, match="it is for another processor"):
-            _core.load_object(code)
+            _core.testing.load_object(code)
 
 
 @pytest.mark.parametrize("target", ["arm", "macos"])
@@ -103,15 +103,15 @@ def test_steps_on_arm(arm, name, dtype, rng):
     dtypes = dtypes_of(name, dtype)
     arrays = [x.astype(np_dtype(t)) for x, t in zip(arguments(name, dtype, rng), dtypes, strict=True)]
     before = _core.isa()
-    _core.set_isa("avx2")
+    _core.testing.set_isa("avx2")
     try:
         want = vector_maps.kernel(name, *dtypes, size=arrays[0].size)(*arrays)
     finally:
-        _core.set_isa(before)
+        _core.testing.set_isa(before)
     registers = -(-want.size // LANES)
     whole = [np.resize(x, registers * LANES) for x in arrays]
     got = np.empty(registers * LANES, want.dtype)
-    code = _llvm.compile_object(_core.cpu_step_text(name, dtypes, "aarch64", LANES, str(want.dtype)), *ARM)
+    code = _llvm.compile_object(_core.testing.cpu_step_text(name, dtypes, "aarch64", LANES, str(want.dtype)), *ARM)
     arm.run(code, "kernel", *whole, got, how=("step", registers))
     got = got[: want.size]
     if name in LIBM and want.dtype in (np.float32, np.float64):
@@ -157,7 +157,7 @@ def test_kernels_on_arm(arm, name, shape, dtype, rng):
     build, oracle = KERNELS[name]
     x = (0.5 * rng.standard_normal(shape)).astype(np_dtype(dtype))  # whose squares' sums float16 has
     graph, device = graph_of(build, x), kf.device("cpu").to_dict()
-    calls, in_pieces = iter(_core.cpu_kernel_texts(graph, device, "aarch64")), []
+    calls, in_pieces = iter(_core.testing.cpu_kernel_texts(graph, device, "aarch64")), []
 
     def compute(kernel, memory):
         call = next(calls)
@@ -173,7 +173,7 @@ def test_kernels_on_arm(arm, name, shape, dtype, rng):
             arm.run(code, str(len(functions) // 2), *arrays, how=("pieces", *numbers, call["pieces"]))
         in_pieces.append(functions != ["kernel"])
 
-    (got,) = kernel_loops.run(_core.lower(graph, device), [x], compute=compute)
+    (got,) = kernel_loops.run(_core.testing.lower(graph, device), [x], compute=compute)
     assert any(in_pieces) == (shape[1] > 40_000 and name != "map")
     want = oracle(x.astype(float))
     tolerance = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}[dtype]

@@ -17,7 +17,12 @@ import kfusion as kf
 from kfusion import _core
 
 ALLOWED = os.path.join(os.path.dirname(__file__), "stubtest_allowlist.txt")
-FUNCTIONS = [f for name in dir(_core) if callable(f := getattr(_core, name)) and not inspect.isclass(f)]
+FUNCTIONS = [
+    f
+    for module in (_core, _core.testing)
+    for name in dir(module)
+    if callable(f := getattr(module, name)) and not inspect.isclass(f)
+]
 
 
 def test_version_stands_in_one_place():

@@ -69,7 +69,7 @@ def assert_right(got: Any, want: list[np.ndarray], dtype: str) -> None:
 
 
 def kernels_of(graph: Any, device: str) -> list[dict[str, Any]]:
-    return _core.lower(_core.Graph.from_dict(graph.to_dict()), kf.device(device).to_dict())["kernels"]
+    return _core.testing.lower(_core.Graph.from_dict(graph.to_dict()), kf.device(device).to_dict())["kernels"]
 
 
 def parts_of(kernel: dict[str, Any]) -> list[int]:
@@ -124,7 +124,7 @@ def test_loops(name, layout):
     """What kernels promise, element by element."""
     x, w, b, g = arrays((1200, 130), "float32")
     given = [LAYOUTS[layout](x), w, b, LAYOUTS[layout](g)]
-    lowered = _core.lower(graph_of(FUNCTIONS[name], given), GPU)
+    lowered = _core.testing.lower(graph_of(FUNCTIONS[name], given), GPU)
     assert layout != "dense" or any(parts_of(k) for k in lowered["kernels"])
     assert_right(kernel_loops.run(lowered, given), in_float64(FUNCTIONS[name], given), "float32")
 

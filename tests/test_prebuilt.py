@@ -18,7 +18,7 @@ from kinds import HAVE_GPU
 ROWS = [pytest.param(row, id=f"{row.name}-{i}") for i, row in enumerate(_prebuilt.FUNCTIONS)]
 CHOICES = (_prebuilt.COMMON, _prebuilt.FUNCTIONS)
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-needs_prebuilt = pytest.mark.skipif(not _core.prebuilt_keys(), reason="nothing was prebuilt for sm_90")
+needs_prebuilt = pytest.mark.skipif(not _core.testing.prebuilt_keys(), reason="nothing was prebuilt for sm_90")
 
 
 def some_lengths(rng: np.random.Generator) -> list[int]:
@@ -43,13 +43,13 @@ def test_the_walk_meets_every_class_of_lengths(row, rng):
 @needs_prebuilt
 def test_all_of_them_were_built():
     common, every = ({t.key for t in _prebuilt.texts(rows, _prebuilt.LENGTHS)} for rows in CHOICES)
-    assert set(_core.prebuilt_keys()) in (common, every)
+    assert set(_core.testing.prebuilt_keys()) in (common, every)
 
 
 @needs_prebuilt
 def test_they_run_where_their_architecture_says():
-    assert _core.prebuilt_keys((9, 0)) == _core.prebuilt_keys((9, 9))
-    assert not _core.prebuilt_keys((5, 0))
+    assert _core.testing.prebuilt_keys((9, 0)) == _core.testing.prebuilt_keys((9, 9))
+    assert not _core.testing.prebuilt_keys((5, 0))
 
 
 def test_the_key_is_of_text_and_name():

@@ -271,7 +271,7 @@ def test_a_fork_while_other_threads_compile():
     setup = """
 from kfusion import _core
 text = 'extern "C" __global__ void f(float* x) { *x += 1; }'"""
-    work = "_core.compile_cuda(text, 'f', (9, 0))"
+    work = "_core.testing.compile_cuda(text, 'f', (9, 0))"
     run_python(FORKS_WHILE.format(setup=setup, work=work, forks=10), KFUSION_CACHE_MB="0")
 
 
@@ -297,12 +297,12 @@ def test_large_results_are_recycled():
     address = y.ctypes.data
     assert address % 64 == 0
     del y
-    assert _core.pool_stats()["held_bytes"] >= x.nbytes
+    assert _core.testing.pool_stats()["held_bytes"] >= x.nbytes
     y = kf.fused_relu_layernorm(x)
     assert y.ctypes.data == address
     del y
     assert kf.empty_cache() >= x.nbytes
-    assert _core.pool_stats()["held_bytes"] == 0
+    assert _core.testing.pool_stats()["held_bytes"] == 0
     assert kf.empty_cache() == 0
 
 
@@ -318,7 +318,7 @@ def test_recycled_memory_is_bounded_and_private():
     for _ in range(8):
         kf.fused_relu_layernorm(np.random.default_rng(0).standard_normal(BIG, np.float32))
     assert np.array_equal(view, before)
-    stats = _core.pool_stats()
+    stats = _core.testing.pool_stats()
     assert stats["held_bytes"] <= stats["limit_bytes"]
     kf.empty_cache()
 

@@ -86,9 +86,9 @@ def check_errors(name: str, arrays: list[np.ndarray], got: np.ndarray, exact: np
 @pytest.fixture
 def libm() -> Iterator[None]:
     """Functions of float64 as where the system has no vector library."""
-    _core.use_vector_libm(False)
+    _core.testing.use_vector_libm(False)
     yield
-    _core.use_vector_libm(True)
+    _core.testing.use_vector_libm(True)
 
 
 def test_errors_without_a_vector_library(libm, isa, rng):
@@ -111,11 +111,11 @@ def test_where_functions_of_doubles_end(vector_libm, isa):
             rolled = [np.roll(x, shift) for x in arrays]
             check_errors(name, rolled, evaluate(name, *rolled), np.roll(want, shift))
 
-    _core.use_vector_libm(vector_libm)
+    _core.testing.use_vector_libm(vector_libm)
     try:
         sweep(check, [(name,) for name in APPROXIMATE])
     finally:
-        _core.use_vector_libm(True)
+        _core.testing.use_vector_libm(True)
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)

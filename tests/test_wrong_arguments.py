@@ -44,7 +44,8 @@ def test_what_is_wrong(message):
 
 
 def functions() -> list[Callable[..., Any]]:
-    found = [f for name in dir(_core) if inspect.isbuiltin(f := getattr(_core, name))]
+    modules = (_core, _core.testing)
+    found = [f for module in modules for name in dir(module) if inspect.isbuiltin(f := getattr(module, name))]
     for cls in (kf.Graph, kf.DeviceArray):
         found += [getattr(cls, name) for name, m in vars(cls).items() if callable(m) and not name.startswith("_")]
     return found

@@ -1,9 +1,6 @@
 // Generated CUDA C++: text, launch and parameters, which need no GPU.
 #include "backends/backends.hpp"
 #include "bindings/bindings.hpp"
-#include "bindings/device_dict.hpp"
-#include "bindings/plan_options.hpp"
-#include "bindings/stl.hpp"
 #include "codegen/attention/attention_kernel.hpp"
 #include "codegen/contractions/contraction_kernel.hpp"
 #include "codegen/each_kernel.hpp"
@@ -12,6 +9,9 @@
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/graph/flat.hpp"
 #include "kfusion/lower/layouts.hpp"
+#include "python/records/device_dict.hpp"
+#include "python/records/plan_options.hpp"
+#include "python/stl.hpp"
 #include "runtime/each.hpp"
 
 namespace py = pybind11;

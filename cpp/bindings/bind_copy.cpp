@@ -1,7 +1,7 @@
-#include "bindings/arguments.hpp"
 #include "bindings/bindings.hpp"
 #include "cpu/copy.hpp"
 #include "host/cuda.hpp"
+#include "python/arrays/arguments.hpp"
 
 namespace py = pybind11;
 

@@ -1,7 +1,7 @@
-#include "bindings/arrays/dlpack.hpp"
-#include "bindings/arrays/numpy.hpp"
-#include "bindings/arrays/own.hpp"
 #include "bindings/bindings.hpp"
+#include "python/arrays/dlpack.hpp"
+#include "python/arrays/numpy.hpp"
+#include "python/arrays/own.hpp"
 
 namespace py = pybind11;
 

@@ -2,8 +2,8 @@
 #include <cstddef>
 
 #include "bindings/bindings.hpp"
-#include "bindings/fuse/fused_callable.hpp"
-#include "bindings/stl.hpp"
+#include "python/fuse/fused_callable.hpp"
+#include "python/stl.hpp"
 
 namespace py = pybind11;
 

@@ -1,7 +1,4 @@
 #include "bindings/bindings.hpp"
-#include "bindings/device_dict.hpp"
-#include "bindings/graph_dict.hpp"
-#include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/grad/equal.hpp"
 #include "kfusion/grad/keep.hpp"
@@ -11,6 +8,9 @@
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/ops/signature.hpp"
+#include "python/records/device_dict.hpp"
+#include "python/records/graph_dict.hpp"
+#include "python/stl.hpp"
 
 namespace py = pybind11;
 

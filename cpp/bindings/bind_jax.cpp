@@ -1,12 +1,12 @@
 // Graphs as XLA's custom calls.
 #include "backends/backends.hpp"
 #include "bindings/bindings.hpp"
-#include "bindings/device_dict.hpp"
-#include "bindings/jax/executables.hpp"
-#include "bindings/jax/handler.hpp"
-#include "bindings/plan_options.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/ops/names.hpp"
+#include "python/jax/executables.hpp"
+#include "python/jax/handler.hpp"
+#include "python/records/device_dict.hpp"
+#include "python/records/plan_options.hpp"
 
 namespace py = pybind11;
 

@@ -1,12 +1,11 @@
-// Kernels of the CPU as machine code: their compiler, which Python has, and loading one as tests do.
+// The compiler of the CPU's kernels, which Python has.
 #include <pybind11/pybind11.h>
 
 #include <string>
 
 #include "bindings/bindings.hpp"
-#include "bindings/gil.hpp"
-#include "cpu/codegen/elf.hpp"
 #include "cpu/codegen/machine_code.hpp"
+#include "python/gil.hpp"
 
 namespace py = pybind11;
 
@@ -26,38 +25,6 @@ cpu::Compiler python_compiler(const py::function& compile, const py::function& i
           }};
 }
 
-py::dict facts(const cpu::ir::TargetFacts& target) {
-  py::dict d;
-  d["triple"] = target.triple;
-  d["cpu"] = target.cpu;
-  d["features"] = target.features;
-  d["vector_bytes"] = target.vector_bytes;
-  return d;
-}
-
-/// A kernel's functions for tests, by their addresses.
-class LoadedCode {
- public:
-  explicit LoadedCode(std::shared_ptr<const cpu::MachineCode> code) : code_(std::move(code)) {}
-
-  std::uintptr_t address(const std::string& function) const {
-    return reinterpret_cast<std::uintptr_t>(code_->address(function));
-  }
-  std::size_t bytes() const { return code_->bytes(); }
-
- private:
-  std::shared_ptr<const cpu::MachineCode> code_;
-};
-
-LoadedCode machine_code(const std::string& text) {
-  const ReleaseGil unlocked;
-  return LoadedCode(cpu::machine_code(text, cpu::ir::host_facts()));
-}
-
-LoadedCode load_object(const std::string& object) {
-  return LoadedCode(std::make_shared<const cpu::MachineCode>(std::string_view(object)));
-}
-
 }  // namespace
 
 void bind_machine_code(py::module_& m) {
@@ -74,38 +41,6 @@ Says what compiles the CPU's kernels.
 Args:
     compile: (text, triple, cpu, features) -> object code, bytes.
     identity: () -> str, whatever changes when the compiler does; "" where there is none.
-)");
-  m.def(
-      "can_compile",
-      [] {
-        const ReleaseGil unlocked;
-        return cpu::can_compile();
-      },
-      "can_compile()\n--\n\nWhether the CPU's kernels can be compiled and run here; if not, stderr says why, once.\n");
-  m.def("host_facts", [] { return facts(cpu::ir::host_facts()); }, R"(host_facts()
---
-
-What the CPU's kernels are compiled for now: {triple, cpu, features, vector_bytes}, the first three as LLVM names them.
-)");
-  py::class_<LoadedCode>(m, "MachineCode", "The functions of one text, loaded. For tests.")
-      .def("address", &LoadedCode::address, py::arg("function"),
-           "address(self, function)\n--\n\nOf a function, as an integer.\n")
-      .def_property_readonly("bytes", &LoadedCode::bytes, "That it takes in memory.");
-  m.def("machine_code", &machine_code, py::arg("text"), R"(machine_code(text)
---
-
-A text of LLVM's language compiled for this CPU and loaded.
-
-Raises:
-    RuntimeError: the text is wrong; the message has LLVM's, and its first lines.
-)");
-  m.def("load_object", &load_object, py::arg("object"), R"(load_object(object)
---
-
-Object code for this CPU, loaded.
-
-Raises:
-    RuntimeError: it is damaged, or no object code of a kernel.
 )");
 }
 

@@ -1,15 +1,15 @@
 #include "backends/backends.hpp"
 #include "bindings/bindings.hpp"
-#include "bindings/device_dict.hpp"
-#include "bindings/gil.hpp"
-#include "bindings/graph_dict.hpp"
-#include "bindings/measured_times.hpp"
-#include "bindings/plan_dict.hpp"
-#include "bindings/plan_options.hpp"
-#include "bindings/stl.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/plan/reports/names.hpp"
+#include "python/fuse/measured_times.hpp"
+#include "python/gil.hpp"
+#include "python/records/device_dict.hpp"
+#include "python/records/graph_dict.hpp"
+#include "python/records/plan_dict.hpp"
+#include "python/records/plan_options.hpp"
+#include "python/stl.hpp"
 
 namespace py = pybind11;
 

@@ -1,10 +1,10 @@
-#include "bindings/arrays/numpy.hpp"
 #include "bindings/bindings.hpp"
-#include "bindings/gil.hpp"
-#include "bindings/stl.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/reference/reference.hpp"
+#include "python/arrays/numpy.hpp"
+#include "python/gil.hpp"
+#include "python/stl.hpp"
 #include "runtime/views.hpp"
 
 namespace py = pybind11;

@@ -1,8 +1,8 @@
 #include <vector>
 
 #include "bindings/bindings.hpp"
-#include "bindings/savings_dict.hpp"
 #include "kfusion/error.hpp"
+#include "python/records/savings_dict.hpp"
 
 namespace py = pybind11;
 
@@ -100,16 +100,6 @@ py::dict savings_of(const py::object& ops, const py::object& dtype_bytes) {
 }
 
 }  // namespace
-
-py::dict to_dict(const Savings& s, bool no_ops) {
-  py::dict d;
-  d["unfused_bytes"] = s.unfused_bytes;
-  d["fused_bytes"] = s.fused_bytes;
-  d["savings_bytes"] = s.savings_bytes;
-  d["savings_pct"] = s.savings_pct;
-  if (!no_ops) d["speedup_estimate"] = s.speedup_estimate ? py::object(py::float_(*s.speedup_estimate)) : py::int_(0);
-  return d;
-}
 
 void bind_savings(py::module_& m) { m.def("savings", &savings_of, py::arg("ops"), py::arg("dtype_bytes") = 2, kDoc); }
 

@@ -1,23 +1,19 @@
 // Measured times of kernels: which could be measured, and those that were, for plans that are made from then on.
 #include <algorithm>
-#include <atomic>
 #include <map>
-#include <mutex>
 #include <set>
 #include <string>
-#include <unordered_map>
 
 #include "backends/backends.hpp"
 #include "bindings/bindings.hpp"
-#include "bindings/device_dict.hpp"
-#include "bindings/gil.hpp"
-#include "bindings/measured_times.hpp"
-#include "bindings/plan_options.hpp"
-#include "bindings/stl.hpp"
-#include "cpu/platform.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/plan/prices/traffic.hpp"
 #include "kfusion/plan/reports/names.hpp"
+#include "python/fuse/measured_times.hpp"
+#include "python/gil.hpp"
+#include "python/records/device_dict.hpp"
+#include "python/records/plan_options.hpp"
+#include "python/stl.hpp"
 
 namespace py = pybind11;
 
@@ -25,40 +21,6 @@ namespace kfusion {
 namespace {
 
 namespace tuning_binding {
-
-/// By kernel and executor.
-using Times = std::unordered_map<std::string, std::map<std::string, double, std::less<>>>;
-
-class Table final : public Measured {
- public:
-  explicit Table(Times times) : times_(std::move(times)) {}
-
-  std::optional<double> us(std::string_view key, std::string_view executor) const override {
-    const auto kernel = times_.find(std::string(key));
-    if (kernel == times_.end()) return std::nullopt;
-    const auto found = kernel->second.find(executor);
-    return found == kernel->second.end() ? std::nullopt : std::optional(found->second);
-  }
-
- private:
-  const Times times_;
-};
-
-struct Known {
-  cpu::ForkSafeMutex mutex;
-  std::unordered_map<std::string, std::shared_ptr<const Measured>> by_device;
-  std::atomic<std::uint64_t> generation{0};
-};
-
-Known& known = *new Known;  // made when the library is loaded, before anybody can fork
-
-void set_measured(const std::unordered_map<std::string, Times>& by_device) {
-  std::unordered_map<std::string, std::shared_ptr<const Measured>> all;
-  for (const auto& [device, times] : by_device) all.emplace(device, std::make_shared<Table>(times));
-  const std::lock_guard lock(known.mutex);
-  known.by_device = std::move(all);
-  ++known.generation;
-}
 
 /// A kernel that several could run, or that stands in one of several plans.
 struct Choice {
@@ -104,7 +66,7 @@ std::vector<Choice> choices(const Graph& g, const Device& device, const PlanOpti
 py::list tuning_choices(const GraphBuilder& builder, const py::dict& device_fields, const py::dict& options_dict) {
   const Device device = read_device(device_fields);
   PlanOptions options = read_options(options_dict, available_executors());
-  options.measured = std::make_shared<Table>(Times{});  // so that kernels have keys
+  options.measured = measured_nothing();  // so that kernels have keys
   const std::vector<Choice> found = [&, copy = builder.graph()] {
     const Interruptible without_gil;
     return choices(copy, device, options);
@@ -125,17 +87,8 @@ py::list tuning_choices(const GraphBuilder& builder, const py::dict& device_fiel
 }  // namespace tuning_binding
 }  // namespace
 
-std::shared_ptr<const Measured> measured_on(const Device& device) {
-  using tuning_binding::known;
-  const std::lock_guard lock(known.mutex);
-  const auto found = known.by_device.find(device.name);
-  return found == known.by_device.end() ? nullptr : found->second;
-}
-
-std::uint64_t measured_generation() { return tuning_binding::known.generation.load(std::memory_order_relaxed); }
-
 void bind_tuning(py::module_& m) {
-  m.def("set_measured", &tuning_binding::set_measured, py::arg("times"), R"(set_measured(times)
+  m.def("set_measured", &set_measured, py::arg("times"), R"(set_measured(times)
 --
 
 What kernels took: plans that are made from now on choose by it, and functions plan again what they have planned.

@@ -14,15 +14,12 @@ void bind_reference(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_executors(pybind11::module_& m);
 void bind_compiler(pybind11::module_& m);
-void bind_cpu_ir(pybind11::module_& m);
 void bind_machine_code(pybind11::module_& m);
-void bind_lower(pybind11::module_& m);
 void bind_codegen(pybind11::module_& m);
-void bind_fused_kernels(pybind11::module_& m);
 void bind_tuning(pybind11::module_& m);
 void bind_fuse(pybind11::module_& m);
 void bind_jax(pybind11::module_& m);
-/// Last: of all functions that there are.
+/// Last: of all functions of a module.
 void bind_messages(pybind11::module_& m);
 
 }  // namespace kfusion

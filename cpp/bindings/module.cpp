@@ -1,8 +1,9 @@
 // The extension module kfusion._core: one bind_*.cpp per subject.
 #include <pybind11/pybind11.h>
 
-#include "bindings/arrays/numpy.hpp"
 #include "bindings/bindings.hpp"
+#include "bindings/testing/testing.hpp"
+#include "python/arrays/numpy.hpp"
 
 namespace py = pybind11;
 
@@ -24,15 +25,17 @@ PYBIND11_MODULE(_core_of_main, m, py::mod_gil_not_used()) {
   kfusion::bind_plan(m);
   kfusion::bind_executors(m);
   kfusion::bind_compiler(m);
-  kfusion::bind_cpu_ir(m);
   kfusion::bind_machine_code(m);
-  kfusion::bind_lower(m);
   kfusion::bind_codegen(m);
-  kfusion::bind_fused_kernels(m);
   kfusion::bind_tuning(m);
   kfusion::bind_fuse(m);
   kfusion::bind_jax(m);
   kfusion::bind_messages(m);
+#ifdef KFUSION_TESTING
+  py::module_ testing = m.def_submodule("testing", "What only tests call.");
+  kfusion::testing::bind(testing);
+  kfusion::bind_messages(testing);
+#endif
 }
 
 /// What Python calls. NumPy's C interface and the types that are known of here belong to one interpreter; pybind11 asks

@@ -18,8 +18,8 @@ class Kernels:
     """A graph's kernels on the CPU."""
 
     def __init__(self, graph: _core.Graph, fuse: bool = True) -> None:
-        self.lowered = _core.lower(graph, DEVICE, fuse)
-        self.functions = _core.fused_kernels(graph, DEVICE, fuse)
+        self.lowered = _core.testing.lower(graph, DEVICE, fuse)
+        self.functions = _core.testing.fused_kernels(graph, DEVICE, fuse)
 
     def __call__(self, *inputs: np.ndarray) -> list[np.ndarray]:
         functions = iter(self.functions)

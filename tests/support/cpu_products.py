@@ -17,14 +17,14 @@ HALVES = [np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)]
 
 def require_blas() -> None:
     """Skips the module that calls it where blocks cannot be computed."""
-    if _core.blas_threads() is None:
+    if _core.testing.blas_threads() is None:
         pytest.skip("this process has no BLAS that blocks could be computed by", allow_module_level=True)
 
 
 @pytest.fixture(autouse=True)
 def poisoned() -> None:
     """For modules that import it: memory begins as NaN."""
-    _core.poison_memory(True)
+    _core.testing.poison_memory(True)
 
 
 def forced(f: Callable[..., Any]) -> kf.FusedFunction:

@@ -53,7 +53,7 @@ class HostKernels:
     def __init__(self, graphs: list[_core.Graph], folder: Path, **options: Any) -> None:
         device = options.pop("device", DEVICE)
         device = {**device, "on_chip_bytes": options.pop("on_chip_bytes", device["on_chip_bytes"])}
-        self.lowered = [_core.lower(g, device, options.get("fuse", True)) for g in graphs]
+        self.lowered = [_core.testing.lower(g, device, options.get("fuse", True)) for g in graphs]
         self.kernels = [_core.cuda_kernels(g, device, **{"clusters": False, "names": False, **options}) for g in graphs]
         texts = list(dict.fromkeys((k.source, k.entry) for kernels in self.kernels for k in kernels))
         library = self._compile(folder, texts)

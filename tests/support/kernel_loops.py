@@ -1,4 +1,4 @@
-"""Runs the loops of kernels (`_core.lower`) in NumPy, element by element, and checks every rule that they state."""
+"""Runs the loops of kernels (`_core.testing.lower`) in NumPy, element by element, and checks every rule they state."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import kfusion as kf
 from kfusion import _core
 
-_core.poison_memory(True)  # what no kernel writes is seen
+_core.testing.poison_memory(True)  # what no kernel writes is seen
 
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 ALL_DTYPES = (*DTYPES, "bool", "int32", "int64")

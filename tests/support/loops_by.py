@@ -14,12 +14,12 @@ from kfusion import _core
 
 @contextmanager
 def loops_by(name: str) -> Iterator[None]:
-    before = _core.loops_by()
-    _core.set_loops_by(name)
+    before = _core.testing.loops_by()
+    _core.testing.set_loops_by(name)
     try:
         yield
     finally:
-        _core.set_loops_by(before)
+        _core.testing.set_loops_by(before)
 
 
 def _run(f: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
@@ -30,10 +30,10 @@ def _run(f: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:
 @contextmanager
 def all_generated() -> Iterator[None]:
     """Generated loops run, and none is left to the interpreter."""
-    left = _core.left_to_interpreter()
+    left = _core.testing.left_to_interpreter()
     with loops_by("generated"):
         yield
-    assert _core.left_to_interpreter() == left, "left to the interpreter"
+    assert _core.testing.left_to_interpreter() == left, "left to the interpreter"
 
 
 def generated_all(f: Callable[..., Any], *arrays: Any) -> list[np.ndarray]:

@@ -45,7 +45,7 @@ class Measurement:
     def __init__(self, name: str) -> None:
         self.exact, self.kernels, self.found, self.arguments = EXACT[name], {}, {}, 0
         for level in _core.available_isas():
-            _core.set_isa(level)
+            _core.testing.set_isa(level)
             self.kernels[level] = vector_maps.kernel(name, "float32", size=CHUNK)
             self.found[level] = {"max_ulp": 0.0, "at": 0.0, "not_nearest": 0}
 

@@ -41,7 +41,7 @@ def kernel_of(build: Callable[[_core.Graph, list[int]], int], *dtypes: str, size
     g = _core.Graph()
     result = build(g, [g.input(f"x{i}", (size,), t) for i, t in enumerate(dtypes)])
     g.set_outputs([("y", result)])
-    [run] = _core.fused_kernels(g, DEVICE)
+    [run] = _core.testing.fused_kernels(g, DEVICE)
 
     def call(*arrays: np.ndarray) -> np.ndarray:
         y = np.empty(size, np_dtype(g.node(result)["dtype"]))

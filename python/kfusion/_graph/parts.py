@@ -1,6 +1,6 @@
 """What values hold: containers, objects, classes and modules. No code of theirs is run to find out.
 
-`cpp/bindings/fuse/guards.cpp` compares the same parts in each call.
+`cpp/python/fuse/guards.cpp` compares the same parts in each call.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class Runner:
         assert [r.tobytes() for r in one] == [r.tobytes() for r in several], "bits depend on the number of threads"
         with instruction_sets() as names:
             for name in names:
-                _core.set_isa(name)
+                _core.testing.set_isa(name)
                 together, apart = (Kernels(graph, fuse) for fuse in (True, False))
                 if None not in together.functions:  # what the array library computes
                     check_results(values, results := together(*inputs), name)
@@ -316,7 +316,7 @@ def instruction_sets() -> Iterator[list[str]]:
     try:
         yield [name for name in _core.available_isas() if name != before]
     finally:
-        _core.set_isa(before)
+        _core.testing.set_isa(before)
 
 
 def _against_torch() -> Any:
