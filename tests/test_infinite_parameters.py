@@ -81,3 +81,16 @@ def test_of_numbers_among_the_arguments(name):
     fused, x = kf.fuse(f), torch.tensor(POINTS, dtype=torch.float32)
     for a in (1.0, INF, 2.0):
         torch.testing.assert_close(fused(x, a), f(x, a), equal_nan=True)
+
+
+def test_flat_parts_stop_infinite_gradients():
+    F = torch.nn.functional
+    for f in (
+        lambda x: F.hardsigmoid(x).log(),
+        lambda x: (1 - F.hardsigmoid(x)).log(),
+        lambda x: F.hardswish(x).log(),
+        lambda x: F.softshrink(x).sqrt(),
+    ):
+        x = torch.tensor([-5.0, -3.0, -1.0, 0.0, 0.5, 2.0, 3.0, 4.0], requires_grad=True)
+        got, want = (torch.autograd.grad(g(x).sum(), x)[0] for g in (kf.fuse(f), f))
+        torch.testing.assert_close(got, want, equal_nan=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from .._graph.tracer import constant
 from .._graph.values import stage
 from .._ops import activations, formulas, joins, views
 from .._ops import primitives as p
@@ -22,13 +23,14 @@ def _hardswish(input: Tensor) -> Any:
     y = input * p.clip(input + 3.0, 0.0, 6.0) / 6.0
     if not taken(input):
         return y
-    return with_derivatives(y, (input, p.where(input <= -3.0, 0.0, p.where(input < 3.0, input / 3.0 + 0.5, 1.0))))
+    slope = p.where(input <= -3.0, 0.0, p.where(input < 3.0, input / 3.0 + 0.5, 1.0))
+    return p.where(input <= -3.0, constant(y), with_derivatives(y, (input, slope)))  # 0, of an infinite gradient too
 
 
 @computed("hardsigmoid")
 def _hardsigmoid(input: Tensor) -> Any:
     y = p.clip(input + 3.0, 0.0, 6.0) / 6.0
-    return with_derivatives(y, (input, p.where(p.absolute(input) < 3.0, 1 / 6, 0.0))) if taken(input) else y
+    return p.where(p.absolute(input) < 3.0, (input + 3.0) / 6.0, constant(y)) if taken(input) else y
 
 
 @computed("hardtanh", takes="numbers")
@@ -103,7 +105,8 @@ def _tanhshrink(input: Tensor) -> Any:
 def _softshrink(input: Tensor, lambd: float = 0.5) -> Any:
     if not 0 <= lambd < math.inf:
         raise ValueError(f"kfusion.softshrink: lambd must be at least 0 and finite, got {lambd}")
-    return p.where(input > lambd, input - lambd, p.where(input >= -lambd, input * 0.0, input + lambd))
+    between = constant(input * 0.0) if taken(input) else input * 0.0
+    return p.where(input > lambd, input - lambd, p.where(input >= -lambd, between, input + lambd))
 
 
 @computed("hardshrink", method=True)
