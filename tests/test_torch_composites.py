@@ -153,3 +153,30 @@ def test_torchs_own_functions_are_calls(rng):
     assert [t.requires_grad for t in got] == [t.requires_grad for t in want]
     with pytest.raises((NotImplementedError, ValueError, RuntimeError, TypeError)):  # as torch does
         kf.fuse(lambda x: torch._softmax(x, 1, False))(torch.arange(6).reshape(2, 3))
+
+
+def _norms(x):
+    return x.new_ones(x.shape[1]), x.new_zeros(x.shape[1])
+
+
+_OF_TWO_SPELLINGS = {
+    "kl_div": lambda x, y: torch.kl_div(x, y.exp()),
+    "sum": lambda x, y: torch.kl_div(x, y.exp(), reduction=2),
+    "mean": lambda x, y: torch.kl_div(x, y.exp(), 1),
+    "binary_cross_entropy_with_logits": lambda x, y: torch.binary_cross_entropy_with_logits(x, y),
+    "hinge_embedding_loss": lambda x, y: torch.hinge_embedding_loss(x, y.sign()),
+    "margin_ranking_loss": lambda x, y: torch.margin_ranking_loss(x, y, y.sign()),
+    "cosine_embedding_loss": lambda x, y: torch.cosine_embedding_loss(x[0], y[0], y[0, :, 0].sign()),
+    "triplet_margin_loss": lambda x, y: torch.triplet_margin_loss(x, y, x * y),
+    "poisson_nll_loss": lambda x, y: torch.poisson_nll_loss(x, y, True, False, 1e-8, 1),
+    "batch_norm": lambda x, y: torch.batch_norm(x, *_norms(x), None, None, True, 0.1, 1e-5, False),
+    "instance_norm": lambda x, y: torch.instance_norm(x, *_norms(x), None, None, True, 0.1, 1e-5, False),
+    "group_norm": lambda x, y: torch.group_norm(x, 1, *_norms(x), 1e-5, False),
+}
+
+
+@pytest.mark.parametrize("name", _OF_TWO_SPELLINGS)
+def test_torchs_own_losses_and_norms_are_not_functionals(rng, name):
+    """torch.kl_div does not reduce by default, and torch.batch_norm takes weights first."""
+    args = _arrays(rng, 3, 4, 5)
+    torch.testing.assert_close(kf.fuse(_OF_TWO_SPELLINGS[name])(*args), _OF_TWO_SPELLINGS[name](*args))

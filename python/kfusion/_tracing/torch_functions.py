@@ -39,6 +39,11 @@ _ALWAYS_VIEWS = (
     *("select", "narrow", "unbind", "split", "chunk", "view", "view_as", "expand", "expand_as", "broadcast_to"),
     *("detach", "positive"),
 )
+# Their rows are those of torch.nn.functional: torch's own of that name take other arguments, and reduce by numbers.
+_FUNCTIONAL_ONLY = (
+    *("binary_cross_entropy_with_logits", "cosine_embedding_loss", "ctc_loss", "hinge_embedding_loss", "kl_div"),
+    *("margin_ranking_loss", "poisson_nll_loss", "triplet_margin_loss", "batch_norm", "group_norm", "instance_norm"),
+)
 _VIEWS = ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze")  # whose in-place forms write no elements
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -76,6 +81,8 @@ def torch_function(
 def _made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Callable[..., Any] | None) -> Any:
     short = name.removeprefix("Tensor.")
     library_answers.require_fitting(function, f"torch.{short}", args, kwargs)
+    if short in _FUNCTIONAL_ONLY and function is getattr(sys.modules.get("torch"), short, None) is not None:
+        return library_calls.torch_call(function, f"torch.{short}", args, kwargs)
     if short.endswith("_") and not short.endswith("__"):
         return _in_place(short, args, kwargs, function)
     if kwargs.get("inplace") is True:
