@@ -81,7 +81,7 @@ def torch_function(
 def _made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Callable[..., Any] | None) -> Any:
     short = name.removeprefix("Tensor.")
     library_answers.require_fitting(function, f"torch.{short}", args, kwargs)
-    if short in _FUNCTIONAL_ONLY and function is getattr(sys.modules.get("torch"), short, None) is not None:
+    if short in _FUNCTIONAL_ONLY and function and function is getattr(sys.modules["torch"], short, None):
         return library_calls.torch_call(function, f"torch.{short}", args, kwargs)
     if short.endswith("_") and not short.endswith("__"):
         return _in_place(short, args, kwargs, function)
