@@ -81,7 +81,7 @@ def torch_function(
 def _made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Callable[..., Any] | None) -> Any:
     short = name.removeprefix("Tensor.")
     library_answers.require_fitting(function, f"torch.{short}", args, kwargs)
-    if short in _FUNCTIONAL_ONLY and function and function is getattr(sys.modules["torch"], short, None):
+    if function is not None and short in _FUNCTIONAL_ONLY and _is_torchs_own(function, short):
         return library_calls.torch_call(function, f"torch.{short}", args, kwargs)
     if short.endswith("_") and not short.endswith("__"):
         return _in_place(short, args, kwargs, function)
@@ -102,6 +102,10 @@ def _made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Ca
     except (ValueError, IndexError, TypeError) as error:
         return _unless_torch_refuses(error, function, f"torch.{short}", args, kwargs)
     return library_calls.torch_call(function, f"torch.{short}", args, kwargs)
+
+
+def _is_torchs_own(function: Any, name: str) -> bool:
+    return function is getattr(sys.modules["torch"], name, None)
 
 
 def _settled(name: str, args: Any, kwargs: Any, function: Any) -> Any:
