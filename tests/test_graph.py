@@ -401,3 +401,12 @@ class TestText:
             "%18: bool[] = any(%17, axes=(0, 1), whole=True)             # all\\x0aof it\n"
             "return s=%18, k=True\n"
         )
+
+
+def test_a_call_with_a_constant_out_of_range_leaves_no_cast():
+    g = _core.Graph()
+    x, big = g.input("x", (1,), "int32", "torch"), g.cast(g.scalar(2**31), "int64")
+    before = len(g)
+    with pytest.raises(OverflowError, match="2147483648 out of bounds for int32"):
+        g.map("where", [x, x, big])
+    assert len(g) == before

@@ -6,12 +6,14 @@ The whole suite, `pytest`, takes one case of each test function that is not slow
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 import pytest
+from hypothesis.internal.conjecture import providers
 
 from kinds import HAVE_GPU
 
@@ -37,6 +39,9 @@ def resolve(config: pytest.Config) -> None:
     if is_whole and not option.markexpr:
         option.markexpr = "not slow"
     option.hypothesis_seed = option.seed
+    if option.seed == SEED:
+        with contextlib.suppress(AttributeError):  # else numbers of imported modules are drawn, too
+            providers._get_local_constants = providers.Constants
     is_one = bool(option.file_or_dir) or HAVE_GPU or "PYTEST_XDIST_WORKER" in os.environ
     if not is_one and getattr(option, "numprocesses", 0) is None:  # pytest-xdist is installed
         option.numprocesses, option.dist = "auto", "worksteal"

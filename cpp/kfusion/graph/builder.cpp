@@ -205,6 +205,9 @@ NodeId GraphBuilder::map(Op op, NodeIds arguments) {
   // otherwise. NumPy rounds what its own operators meet, and all libraries what is compared. A scalar beyond the half
   // type's range is infinite, as on torch's CPU, except as a divisor.
   const bool wide = is_float(n.dtype) && (depth_ > 0 || inferred_library(graph_, n) == Library::kTorch);
+  for (std::size_t i = 0; i < n.arguments.size(); ++i)  // throws before any cast is added
+    if (const Node& a = graph_[n.arguments[i]]; is_known(a, types.arguments[i]))
+      converted_constant(a, types.arguments[i]);
   const Call call(*this, op);
   for (std::size_t i = 0; i < n.arguments.size(); ++i) {
     const bool divisor = op == Op::divide && i == 1;
