@@ -118,6 +118,12 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     selection.resolve(config)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A process of pytest-xdist draws from the run's seed."""
+    node.workerinput["seed"] = node.config.option.seed
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("dist", "no") != "no" and config.option.verbose == 0:
         config.pluginmanager.register(selection.ByFile(config))

@@ -88,6 +88,7 @@ def test_a_run_is_repeated_by_its_seed(tmp_path):
     [seed] = set(re.findall(r"--seed (\d+) repeats it", fresh))
     again = run_pytest(tmp_path, "--seed", seed, "-n0")
     assert re.findall("drew .*", fresh) == re.findall("drew .*", again)
+    assert "error" not in run_pytest(tmp_path, "--fresh", "-n2")  # both processes choose the same cases
 
 
 def test_turns_on_a_gpu(tmp_path):

@@ -29,10 +29,12 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def resolve(config: pytest.Config) -> None:
-    """Fills in the options: processes that help get what is drawn here."""
+    """Fills in the options."""
     option = config.option
     is_whole = not option.file_or_dir and not option.all
-    if option.seed is None:
+    if hasattr(config, "workerinput"):  # pytest-xdist gives its processes the command line alone
+        option.seed = config.workerinput["seed"]
+    elif option.seed is None:
         option.seed = int.from_bytes(os.urandom(4), "little") if option.fresh or option.all else SEED
     if option.cases is None:
         option.cases = 1 if is_whole else 0
