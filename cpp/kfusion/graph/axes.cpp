@@ -193,8 +193,9 @@ class Labelling {
       for (int& label : axes) label = root(label);
     for (auto& [n, axes] : found_.reduced)
       for (int& label : axes) label = root(label);
+    for (auto& [label, n] : needed_) label = root(label);
     std::set<int> seen;
-    std::erase_if(needed_, [&](auto& label) { return !seen.insert(label.first = root(label.first)).second; });
+    std::erase_if(needed_, [&](const auto& label) { return !seen.insert(label.first).second; });
     found_.whole = std::move(needed_);
     return std::move(found_);
   }
