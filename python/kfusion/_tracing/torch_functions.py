@@ -41,7 +41,7 @@ _ALWAYS_VIEWS = (
 )
 # Their rows are those of torch.nn.functional: torch's own of that name take other arguments, and reduce by numbers.
 _FUNCTIONAL_ONLY = (
-    *("binary_cross_entropy_with_logits", "cosine_embedding_loss", "ctc_loss", "hinge_embedding_loss", "kl_div"),
+    *("binary_cross_entropy_with_logits", "cosine_embedding_loss", "hinge_embedding_loss", "kl_div"),
     *("margin_ranking_loss", "poisson_nll_loss", "triplet_margin_loss", "batch_norm", "group_norm", "instance_norm"),
 )
 _VIEWS = ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze")  # whose in-place forms write no elements
