@@ -4,6 +4,7 @@ elsewhere."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
 
@@ -108,25 +109,30 @@ WIDE = {
 }
 
 
+def _calls(f, x, numbers, is_argument):
+    """Each number, and the call of the fused function with it: one of its arguments, or a constant of the function."""
+    fused = kf.fuse(f)
+    for s in numbers:
+        constant = functools.partial(kf.fuse(lambda x, s=s: f(x, s)), x)
+        yield s, functools.partial(fused, x, s) if is_argument else constant
+
+
 @pytest.mark.parametrize("is_argument", [False, True])
 @pytest.mark.parametrize("name", CONVERTING)
 def test_converting_functions(name, is_argument):
     """A number among the arguments is looked at in each call."""
     f = CONVERTING[name]
     x = torch.linspace(-1, 1, 6).half()
-    fused = kf.fuse(f)
-    for s in (0.5, 0.25, 1e6, 0.75):
-        call = fused if is_argument else kf.fuse(lambda x, s=s: f(x, s))
-        given = (x, s) if is_argument else (x,)
+    for s, call in _calls(f, x, (0.5, 0.25, 1e6, 0.75), is_argument):
         if s > 65504:
             with pytest.raises(RuntimeError, match=r"cannot be converted to type|must be in range"):
                 f(x, s)
             with pytest.raises(
                 RuntimeError, match=rf"kfusion._?{name}: .*(cannot be converted to type|must be in range)"
             ):
-                call(*given)
+                call()
         else:
-            torch.testing.assert_close(call(*given), f(x, s))
+            torch.testing.assert_close(call(), f(x, s))
 
 
 @pytest.mark.parametrize("name", WIDE)
@@ -159,15 +165,12 @@ def test_stored_numbers_become_infinite():
 def test_half_types_convert_to_float32(name, is_argument):
     f = getattr(torch.nn.functional, name)
     x = torch.linspace(-1, 1, 6).half()
-    fused = kf.fuse(f)
-    for s in (0.5, 1e6, 1e39, 0.75):
-        call = fused if is_argument else kf.fuse(lambda x, s=s: f(x, s))
-        given = (x, s) if is_argument else (x,)
+    for s, call in _calls(f, x, (0.5, 1e6, 1e39, 0.75), is_argument):
         if s > 1e38:
             with pytest.raises(RuntimeError, match=rf"kfusion\.{name}: .*cannot be converted to type"):
-                call(*given)
+                call()
         else:
-            torch.testing.assert_close(call(*given), f(x, s))
+            torch.testing.assert_close(call(), f(x, s))
 
 
 def test_conditions_alone_give_float32():
