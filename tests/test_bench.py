@@ -421,10 +421,10 @@ class TestTargets:
                  (("layernorm", 0.8), ("2x + 3y", 0.5), ("sum over axis 0", 0.5), ("tanh(x) y", 0.6))]  # fmt: skip
         of = {isa: {f.target.text: f for f in targets.found(results(*cases, device="cpu", isa=isa))}
               for isa in ("avx2", "avx512", "baseline")}  # fmt: skip
-        norms = of["avx2"]["AVX2, 1 GB, layernorm and relu_layernorm, in times of the copy"]
+        norms = of["avx2"]["AVX2, from memory, layernorm and relu_layernorm, in times of the copy"]
         assert (norms.cases, norms.met, norms.worst) == (1, 1, 1.25)
         assert targets.cells(norms)[1] == "<= 1.3"
-        light = of["avx512"]["AVX-512, 1 GB, 2x + 3y, exp, rows and sums, in times of the copy"]
+        light = of["avx512"]["AVX-512, from memory, 2x + 3y, exp, rows and sums, in times of the copy"]
         assert (light.cases, light.met, light.worst) == (3, 0, 2.0)
         assert [[t for t in of[isa] if t.startswith("AVX-512")] for isa in ("avx2", "baseline")] == [[], []]
 
