@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 
 import kfusion as kf
 from graph_strategies import cases
+from sweeps import sweep
 
 torch = pytest.importorskip("torch")
 
@@ -211,12 +214,6 @@ def test_too_little_memory_is_an_error() -> None:
         kf.fuse(chain, memory=-1)
 
 
-def test_options_survive() -> None:
-    f = kf.fuse(Mlp(2, 16), memory=0)
-    assert f.fused_function._options["memory"] == 0
-    assert f.unfused._options["memory"] == 0
-
-
 # ---- the passes belong together ----
 
 
@@ -233,27 +230,39 @@ def test_random_programs_in_two_passes(case: Any) -> None:
             require_close(got, want, 1e-7, finite_only=True)
 
 
-def test_a_tensor_that_is_changed_in_between_is_an_error() -> None:
-    scale, other = torch.rand(4, dtype=torch.float64), torch.rand(4, dtype=torch.float64)
-    x = leaf(3, 4)
-    y = kf.fuse(lambda x: torch.sin(x) * scale + other)(x)
-    other += 1  # no gradient needs it
-    torch.autograd.grad(y.sum(), x, retain_graph=True)
-    scale += 1
-    with pytest.raises(RuntimeError, match=r"a tensor of shape \(4,\) that it names, .* was changed in place"):
-        y.sum().backward()
+class Softmax(torch.nn.Module):
+    axis = 0
+
+    def forward(self, x: Any) -> Any:
+        return torch.softmax(x, self.axis) * x
 
 
-def test_a_function_that_does_something_else_is_an_error() -> None:
-    calls = Traces()
+def what_changes_in_between() -> Iterator[tuple[Callable[..., Any], Callable[[], Any], str]]:
+    """A function, what is done after its call, and what backward says."""
+    names = SimpleNamespace(scale=torch.rand(4, dtype=torch.float64), other=torch.rand(4, dtype=torch.float64))
+    calls, module, made = Traces(), Softmax(), "did not do the same when it was traced again"
 
-    def f(x: Any) -> Any:
+    def another(x: Any) -> Any:
         calls()
         return torch.sin(x) if len(calls) == 1 else torch.cos(x) * torch.tanh(x)
 
-    y = kf.fuse(f)(leaf(8))
-    with pytest.raises(RuntimeError, match="did not do the same when it was traced again"):
-        y.sum().backward()
+    by_name = lambda x: torch.sin(x) * names.scale + names.other  # noqa: E731
+    yield by_name, lambda: names.other.add_(1), ""  # no gradient needs it
+    yield by_name, lambda: names.scale.add_(1), r"a tensor of shape \(4,\) that it names, .* was changed in place"
+    yield by_name, lambda: setattr(names, "scale", torch.ones(4).double()), "a tensor that it names was replaced"
+    yield lambda x: x * torch.full((4,), 2.0, dtype=torch.float64), lambda: None, ""  # each time another one
+    yield another, lambda: None, made
+    yield module, lambda: setattr(module, "axis", 1), made
+
+
+def test_what_changes_in_between_is_an_error() -> None:
+    def check(function: Callable[..., Any], change: Callable[[], Any], message: str) -> None:
+        y = kf.fuse(function)(leaf(3, 4)).sum()
+        change()
+        with pytest.raises(RuntimeError, match=message) if message else contextlib.nullcontext():
+            y.backward()
+
+    sweep(check, what_changes_in_between())
 
 
 def test_attention_keeps_its_sums() -> None:
@@ -319,50 +328,12 @@ def test_maxima_of_products_that_are_computed_again() -> None:
         torch.testing.assert_close(gradients(kf.fuse(f, memory=memory), x, w), gradients(f, x, w))
 
 
-@pytest.mark.parametrize("view", [lambda t: t.transpose(2, 3), lambda t: t[..., ::2, :].transpose(2, 3)])
-def test_attention_of_columns(view: Callable[..., Any]) -> None:
-    q = leaf(2, 3, 32, 128, dtype=torch.float32)
-    k, v = (leaf(2, 3, 128, view(q).shape[-1], dtype=torch.float32) for _ in range(2))
-
-    def f(q: Any, k: Any, v: Any) -> Any:
-        return F.scaled_dot_product_attention(view(q), k, v)
-
-    torch.testing.assert_close(gradients(kf.fuse(f), q, k, v), gradients(f, q, k, v), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize("function", [lambda x: torch.sort(x * 2, -1)[0] ** 2, lambda x: x.cumsum(-1) ** 2])
 def test_gradients_of_library_calls_at_other_sizes(function: Callable[..., Any]) -> None:
     fused = kf.fuse(function)
     for shape in ((4, 9), (8, 9), (5, 9), (5, 3)):
         x = leaf(*shape)
         torch.testing.assert_close(gradients(fused, x), gradients(function, x))
-
-
-def test_a_tensor_that_is_replaced_in_between_is_an_error() -> None:
-    scale = torch.full((4,), 2.0, dtype=torch.float64)
-    y = kf.fuse(lambda x: x * scale)(leaf(4)).sum()
-    scale = torch.full((4,), 3.0, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match="a tensor that it names was replaced"):
-        y.backward()
-    made = kf.fuse(lambda x: x * torch.full((4,), 2.0, dtype=torch.float64))(
-        x := leaf(4)
-    ).sum()  # each time another one
-    made.backward()
-    torch.testing.assert_close(x.grad, torch.full_like(x, 2.0))
-
-
-def test_an_axis_that_is_changed_in_between_is_an_error() -> None:
-    class Softmax(torch.nn.Module):
-        axis = 0
-
-        def forward(self, x: Any) -> Any:
-            return torch.softmax(x, self.axis) * x
-
-    module = Softmax()
-    y = kf.fuse(module)(leaf(4, 5)).sum()
-    module.axis = 1
-    with pytest.raises(RuntimeError, match="did not do the same"):
-        y.backward()
 
 
 def test_autocast_of_the_backward_pass_is_that_of_the_forward_pass() -> None:
@@ -382,30 +353,19 @@ def test_report() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.LayerNorm(256))
     kept = kf.kept_for_backward(module, kf.spec((512, 64), like="torch"), device="H200")
     assert {v.role for v in kept.values} >= {"argument", "kept"}
-    assert any(v.name == "0.weight" for v in kept.values) or any(v.name == "2.weight" for v in kept.values)
-    assert kept.bytes == sum(v.bytes for v in kept.values) > 0
-    text = str(kept)
-    for words in ("only read", "Kept beside arguments and results", "backward"):
-        assert words in text
+    assert any(v.name in ("0.weight", "2.weight") for v in kept.values)
+    assert kept.to_dict()["bytes"] == kept.bytes == sum(v.bytes for v in kept.values) > 0
+    assert all(words in str(kept) for words in ("only read", "Kept beside arguments and results", "backward"))
     assert "<table>" in kept._repr_html_()
-    assert kept.to_dict()["bytes"] == kept.bytes
-    assert kept.forward.fused.launches > 0
-    assert kept.backward.fused.launches > 0
-    assert "Kept" in repr(kept)
+    assert min(kept.forward.fused.launches, kept.backward.fused.launches) > 0
 
-
-def test_report_of_what_a_call_keeps() -> None:
     def f(x: Any, w: Any) -> Any:
         return F.gelu(F.layer_norm(x, (128,)) @ w)
 
     x, w = leaf(512, 128), leaf(128, 256)
     shapes = sorted(v.shape for v in kf.kept_for_backward(f, x, w).values if v.role == "kept")
     assert shapes == sorted(saved(kf.fuse(f)(x, w)))
-
-
-def test_report_of_numpy_arrays_and_bad_arguments() -> None:
-    kept = kf.kept_for_backward(lambda x: kf.softmax(x) * 2, kf.spec((32, 100)))
-    assert [v.role for v in kept.values][:1] == ["argument"]
+    assert kf.kept_for_backward(lambda x: kf.softmax(x) * 2, kf.spec((32, 100))).values[0].role == "argument"
     with pytest.raises(TypeError, match="must return an array of floats"):
         kf.kept_for_backward(lambda x: kf.argmax(x, 0), kf.spec((3, 4)))
 
