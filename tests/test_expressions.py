@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 import kfusion as kf
 from differential import DTYPES, compared, outcome, specials
+from sweeps import sweep
 
 EXPRESSIONS = {
     "x: x": lambda x: x,
@@ -24,15 +27,16 @@ EXPRESSIONS = {
 }
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_expressions_are_what_python_makes_of_them(dtype):
-    x = specials(dtype)[:16]
-    for text, formula in EXPRESSIONS.items():
-        f, expected = kf.elementwise(text), outcome(formula, x)
+def test_expressions_are_what_python_makes_of_them():
+    def check(dtype, text):
+        x = specials(dtype)[:16]
+        f, expected = kf.elementwise(text), outcome(EXPRESSIONS[text], x)
         if isinstance(expected, Exception):
-            assert isinstance(outcome(f, x), TypeError), text
+            assert isinstance(outcome(f, x), TypeError)
         elif dtype != "float16" or "exp" not in text:
-            assert not compared(outcome(f, x), expected, signed=False), text
+            assert not compared(outcome(f, x), expected, signed=False)
+
+    sweep(check, itertools.product(DTYPES, EXPRESSIONS))
 
 
 def test_arguments_are_arrays_of_any_library_numbers_and_traced_values():
@@ -91,13 +95,15 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("text", WRONG)
-def test_what_is_no_expression(text):
-    column, message = WRONG[text]
-    with pytest.raises(ValueError, match=r"^kfusion\.elementwise: ") as caught:
-        kf.elementwise(text)
-    assert str(caught.value).startswith(f"kfusion.elementwise: {message}")
-    assert f"(column {column} of {text!r})" in str(caught.value)
+def test_what_is_no_expression():
+    def check(text):
+        column, message = WRONG[text]
+        with pytest.raises(ValueError, match=r"^kfusion\.elementwise: ") as caught:
+            kf.elementwise(text)
+        assert str(caught.value).startswith(f"kfusion.elementwise: {message}")
+        assert f"(column {column} of {text!r})" in str(caught.value)
+
+    sweep(check, [(text,) for text in WRONG])
 
 
 def test_what_is_no_text():

@@ -7,6 +7,7 @@ import pytest
 
 import kfusion as kf
 from kfusion import _core
+from sweeps import sweep
 from test_lower import DEVICE, only_kernel
 
 
@@ -64,31 +65,33 @@ STEPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", STEPS)
-def test_steps(case):
-    function, specs, idioms = STEPS[case]
-    assert found(only_kernel(function, *specs)) == idioms
+def test_steps():
+    def check(case):
+        function, specs, idioms = STEPS[case]
+        assert found(only_kernel(function, *specs)) == idioms
+
+    sweep(check, [(case,) for case in STEPS])
 
 
-def picked(otherwise, of=kf.iota):
-    return lambda x, t: kf.where(of(x.shape) == t[:, None], x * 2, otherwise).sum(-1)
+def picked(otherwise):
+    return lambda x, t: kf.where(kf.iota(x.shape) == t[:, None], x * 2, otherwise).sum(-1)
 
 
-@pytest.mark.parametrize(
-    ("function", "picks"),
-    [
-        (picked(0.0), 1),
-        (picked(3.0), 1),
-        (lambda x, t: kf.where(kf.iota(x.shape) == t[:, None], x, x * x).sum(-1), 0),
-        (lambda x, t: kf.where(kf.iota(x.shape) == t[:, None], x, 0).max(-1), 0),
-        (lambda x, t: kf.where(kf.iota(x.shape) <= t[:, None], x, 0).sum(-1), 0),
-    ],
-)
-def test_sums_of_one_element_of_a_row(function, picks):
-    k = only_kernel(function, FLOATS, PLACES)
-    assert len(k["picks"]) == picks
-    for reduction, equal, _, otherwise in k["picks"]:
-        assert [k["steps"][i]["op"] for i in (reduction, equal, otherwise)] == ["sum", "equal", "constant"]
+def test_sums_of_one_element_of_a_row():
+    def check(_, function, picks):
+        k = only_kernel(function, FLOATS, PLACES)
+        assert len(k["picks"]) == picks
+        for reduction, equal, _, otherwise in k["picks"]:
+            assert [k["steps"][i]["op"] for i in (reduction, equal, otherwise)] == ["sum", "equal", "constant"]
+
+    rows = [
+        ("zeros", picked(0.0), 1),
+        ("others", picked(3.0), 1),
+        ("elements", lambda x, t: kf.where(kf.iota(x.shape) == t[:, None], x, x * x).sum(-1), 0),
+        ("the largest", lambda x, t: kf.where(kf.iota(x.shape) == t[:, None], x, 0).max(-1), 0),
+        ("several", lambda x, t: kf.where(kf.iota(x.shape) <= t[:, None], x, 0).sum(-1), 0),
+    ]
+    sweep(check, rows)
 
 
 def searched(beyond, nan=True, dtype="int32"):
@@ -100,40 +103,41 @@ def searched(beyond, nan=True, dtype="int32"):
     return search
 
 
-@pytest.mark.parametrize(
-    ("function", "searches"),
-    [
-        (searched(35), [True]),
-        (searched(35, nan=False, dtype="int64"), [False]),
-        (searched(34), []),
-        (searched(-1), []),
-        (lambda x: kf.argmax(x, -1), [True]),
-        (lambda x: kf.argmin(x, 0), [True]),
-        (lambda x: kf.where(x == x.max(-1, keepdims=True), kf.iota(x.shape), 35).max(-1), []),
-    ],
-)
-def test_searches(function, searches):
-    k = only_kernel(function, FLOATS)
-    assert [nan for *_, nan in k["searches"]] == searches
-    for reduction, _, number, place, _ in k["searches"]:
-        assert (k["steps"][reduction]["op"], k["steps"][number]["row"]) == ("min", True)
-        assert k["steps"][place]["kind"] == "iota"
+def test_searches():
+    def check(_, function, searches):
+        k = only_kernel(function, FLOATS)
+        assert [nan for *_, nan in k["searches"]] == searches
+        for reduction, _, number, place, _ in k["searches"]:
+            assert (k["steps"][reduction]["op"], k["steps"][number]["row"]) == ("min", True)
+            assert k["steps"][place]["kind"] == "iota"
+
+    rows = [
+        ("beyond the last", searched(35), [True]),
+        ("without NaN", searched(35, nan=False, dtype="int64"), [False]),
+        ("the last", searched(34), []),
+        ("before the first", searched(-1), []),
+        ("argmax", lambda x: kf.argmax(x, -1), [True]),
+        ("argmin", lambda x: kf.argmin(x, 0), [True]),
+        ("the last one", lambda x: kf.where(x == x.max(-1, keepdims=True), kf.iota(x.shape), 35).max(-1), []),
+    ]
+    sweep(check, rows)
 
 
-@pytest.mark.parametrize(
-    ("function", "divisors"),
-    [
-        (lambda x: kf.softmax(x), ["sum"]),
-        (lambda x: kf.exp(x - x.max(-1, keepdims=True)) * kf.logsumexp(x, -1, keepdims=True), [""]),
-        (lambda x: kf.log_softmax(x), []),  # x is needed again
-        (lambda x: (kf.softmax(x), x + 1), ["sum"]),
-        (lambda x: kf.softmax(x) * x, []),
-        (lambda x: kf.layernorm(x), []),
-    ],
-)
-def test_exponentials_that_can_be_kept(function, divisors):
-    k = only_kernel(function, FLOATS)
-    assert [k["steps"][d]["op"] if d >= 0 else "" for *_, d in k["exponentials"]] == divisors
+def test_exponentials_that_can_be_kept():
+    def check(_, function, divisors):
+        k = only_kernel(function, FLOATS)
+        assert [k["steps"][d]["op"] if d >= 0 else "" for *_, d in k["exponentials"]] == divisors
+
+    of_logarithm = lambda x: kf.exp(x - x.max(-1, keepdims=True)) * kf.logsumexp(x, -1, keepdims=True)  # noqa: E731
+    rows = [
+        ("softmax", kf.softmax, ["sum"]),
+        ("no divisor", of_logarithm, [""]),
+        ("x is needed again", kf.log_softmax, []),
+        ("x is stored", lambda x: (kf.softmax(x), x + 1), ["sum"]),
+        ("x is a factor", lambda x: kf.softmax(x) * x, []),
+        ("none", kf.layernorm, []),
+    ]
+    sweep(check, rows)
 
 
 @pytest.mark.parametrize(("beyond", "merged"), [(32_000, True), (31_999, False), (-1, False), (10**6, True)])

@@ -12,6 +12,7 @@ import golden
 import kfusion as kf
 from kfusion import _core
 from kinds import HAVE_GPU
+from sweeps import sweep
 from test_codegen_compiles import nvcc
 
 EXECUTORS = ["tensor_cores", "cuda", "array_library"]
@@ -79,16 +80,17 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_what_is_stored_is_not_read_again(case):
-    f, arguments, sums = CASES[case]
-    p = planned(f, *arguments)
-    assert sums_in_products(p) == sums
-    product, totals = p.groups
-    assert product.executor == "tensor_cores"
-    assert totals.kind == "columns"
-    parts = np.prod(arguments[0].shape[:-1]) // 64
-    assert totals.issued.read == sums * parts * arguments[1].shape[-1] * 4
+def test_what_is_stored_is_not_read_again():
+    def check(case):
+        f, arguments, sums = CASES[case]
+        p = planned(f, *arguments)
+        assert sums_in_products(p) == sums
+        product, totals = p.groups
+        assert (product.executor, totals.kind) == ("tensor_cores", "columns")
+        parts = np.prod(arguments[0].shape[:-1]) // 64
+        assert totals.issued.read == sums * parts * arguments[1].shape[-1] * 4
+
+    sweep(check, [(case,) for case in CASES])
 
 
 APART = {
@@ -106,15 +108,14 @@ APART = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", APART)
-def test_where_they_are_apart(case):
-    f, arguments = APART[case]
-    assert sums_in_products(planned(f, *arguments)) == 0
+def test_where_they_are_apart():
+    def check(case):
+        f, arguments = APART[case]
+        assert sums_in_products(planned(f, *arguments)) == 0
 
-
-@pytest.mark.parametrize("device", ["A100 80GB", "B200", "cpu"])
-def test_only_on_hopper(device):
-    assert sums_in_products(planned(scaled, X, W, H, device=device)) == 0
+    sweep(check, [(case,) for case in APART])
+    for device in ("A100 80GB", "B200", "cpu"):  # only on Hopper
+        assert sums_in_products(planned(scaled, X, W, H, device=device)) == 0
 
 
 def test_norms_and_biases_in_one_graph():
@@ -144,11 +145,11 @@ def kernel(f, *arguments):
     return first
 
 
-@pytest.mark.parametrize(("case", "text"), [("two results", "kOperands = 1, kResults = 2;"),
-                                            ("two matrices", "kOperands = 2, kResults = 1;")])  # fmt: skip
-def test_matrices_move_by_boxes(case, text):
-    f, arguments, _ = CASES[case]
-    assert text in kernel(f, *arguments).source
+def test_matrices_move_by_boxes():
+    texts = {"two results": "kOperands = 1, kResults = 2;", "two matrices": "kOperands = 2, kResults = 1;"}
+    for case, text in texts.items():
+        f, arguments, _ = CASES[case]
+        assert text in kernel(f, *arguments).source
 
 
 def test_each_box_is_summed_once():
