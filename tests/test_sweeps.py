@@ -9,6 +9,7 @@ import pytest
 
 import kfusion as kf
 from kfusion._cli.main import main
+from sweeps import sweep
 
 matplotlib.use("Agg")
 
@@ -38,36 +39,40 @@ def test_specs_name_sizes():
     assert kf.spec(("2*3", 4)) == kf.spec((6, 4))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "a b", "a.b", "f(a)", "a / 2", "a ** 2", "-1", "[a]", "1.5", "a if b else c", "("]
-)
-def test_other_texts_are_no_sizes(text):
-    with pytest.raises(ValueError, match="an extent must be"):
-        kf.spec((text,))
+def test_refused_sizes():
+    s, both, more = kf.spec(("n", 4)), kf.spec(("a", "b")), kf.spec(("b", "c"))
 
-
-def test_sizes_without_numbers():
-    s = kf.spec(("n", 4))
-    for call in (lambda: kf.plan(kf.relu, s), lambda: kf.trace(kf.relu, s), lambda: kf.sweep(kf.relu, s)):
-        with pytest.raises(ValueError, match=r"needs numbers for its sizes: sizes=\{'n': 8\}"):
+    def check(call, message, error=ValueError):
+        with pytest.raises(error, match=message):
             call()
-    with pytest.raises(ValueError, match="no spec names the size 'm'; they name n"):
-        kf.plan(kf.relu, s, sizes={"n": 3, "m": 4})
-    both, more = kf.spec(("a", "b")), kf.spec(("b", "c"))
-    with pytest.raises(ValueError, match=r"spec\(\('a', 'b'\), 'float32'\) needs .*: sizes=\{'a': 8, 'b': 8\}"):
-        kf.plan(kf.relu, both)
-    with pytest.raises(ValueError, match=r"the specs need numbers for their sizes: sizes=\{'a': 8, 'c': 8\}"):
-        kf.plan(product, both, more, sizes={"b": 3})
-    with pytest.raises(ValueError, match="no spec names the sizes 'd', 'e'; they name a, b"):
-        kf.plan(kf.relu, both, sizes={"e": 1, "d": 2})
-    with pytest.raises(ValueError, match=">= 0, got -3"):
-        kf.plan(kf.relu, s, sizes={"n": -3})
-    with pytest.raises(TypeError, match="must be an integer"):
-        kf.plan(kf.relu, s, sizes={"n": 1.5})
-    with pytest.raises(ValueError, match="divides by 0"):
-        kf.plan(kf.relu, kf.spec(("4 // n",)), sizes={"n": 0})
-    with pytest.raises(ValueError, match="at most"):
-        kf.plan(kf.relu, kf.spec(("n", "n")), sizes={"n": 2**40})
+
+    texts = ["", "a b", "a.b", "f(a)", "a / 2", "a ** 2", "-1", "[a]", "1.5", "a if b else c", "("]
+    rows = [(lambda text=text: kf.spec((text,)), "an extent must be") for text in texts]
+    needed = r"needs numbers for its sizes: sizes=\{'n': 8\}"
+    rows += [(lambda f=f: f(kf.relu, s), needed) for f in (kf.plan, kf.trace, kf.sweep)]
+    two = r"spec\(\('a', 'b'\), 'float32'\) needs .*: sizes=\{'a': 8, 'b': 8\}"
+    several = r"the specs need numbers for their sizes: sizes=\{'a': 8, 'c': 8\}"
+    rows += [
+        (lambda: kf.plan(kf.relu, s, sizes={"n": 3, "m": 4}), "no spec names the size 'm'; they name n"),
+        (lambda: kf.plan(kf.relu, both), two),
+        (lambda: kf.plan(product, both, more, sizes={"b": 3}), several),
+        (lambda: kf.plan(kf.relu, both, sizes={"e": 1, "d": 2}), "no spec names the sizes 'd', 'e'; they name a, b"),
+        (lambda: kf.plan(kf.relu, s, sizes={"n": -3}), ">= 0, got -3"),
+        (lambda: kf.plan(kf.relu, s, sizes={"n": 1.5}), "must be an integer", TypeError),
+        (lambda: kf.plan(kf.relu, kf.spec(("4 // n",)), sizes={"n": 0}), "divides by 0"),
+        (lambda: kf.plan(kf.relu, kf.spec(("n", "n")), sizes={"n": 2**40}), "at most"),
+        (lambda: kf.sweep(product, *NAMED, n=[]), "must have a value"),
+        (lambda: kf.sweep(product, *NAMED, n=["8"]), "must be integers", TypeError),
+        (lambda: kf.sweep(product, *NAMED, n=[True]), "must be integers", TypeError),
+        (lambda: kf.sweep(product, *NAMED, n=[8], m=[1]), "no spec names the size 'm'"),
+        (lambda: kf.sweep(product, *NAMED, n=range(10**5)), "at most"),
+        (lambda: kf.sweep(product, *NAMED, n=[8], devices=[]), "one at least"),
+        (lambda: kf.sweep(product, *NAMED, n=[8], devices="L4"), "must be a list", TypeError),
+        (lambda: kf.sweep(product, *NAMED, n=[8], devices=["L4"], device="T4"), "not both", TypeError),
+        (lambda: kf.plan(product, *sized(8), devices=["L4"], device="T4"), "without device", TypeError),
+        (lambda: kf.plan(product, *sized(8), device="T4").against("T4"), "must be a Plan", TypeError),
+    ]
+    sweep(check, rows)
 
 
 def test_a_plan_of_named_sizes_is_that_of_the_numbers():
@@ -86,11 +91,11 @@ def test_sizes_within_structures():
 
 
 def test_points_are_the_totals_of_plans():
-    sweep = kf.sweep(product, *NAMED, n=[8, 512, 8192], devices=["H100", "L4"])
-    assert [(p.sizes["n"], p.device) for p in sweep.points] == [
+    swept = kf.sweep(product, *NAMED, n=[8, 512, 8192], devices=["H100", "L4"])
+    assert [(p.sizes["n"], p.device) for p in swept.points] == [
         (n, kf.device(d).name) for n in (8, 512, 8192) for d in ("H100", "L4")
     ]
-    for point, (n, device) in zip(sweep.points, [(n, d) for n in (8, 512, 8192) for d in ("H100", "L4")], strict=True):
+    for point, (n, device) in zip(swept.points, [(n, d) for n in (8, 512, 8192) for d in ("H100", "L4")], strict=True):
         p = kf.plan(product, *sized(n), device=device)
         assert (point.bytes, point.unfused_bytes) == (p.fused.issued.total, p.unfused.issued.total)
         assert (point.us, point.unfused_us, point.library_us) == (p.fused.time_us, p.unfused.time_us, p.library.time_us)
@@ -99,25 +104,25 @@ def test_points_are_the_totals_of_plans():
 
 
 def test_where_it_turns_compute_bound_is_said():
-    sweep = kf.sweep(product, *NAMED, n=[8192, 8], device="L4")
-    assert sweep.turns() == ["L4: bound by launches up to n=8, by computing from n=8192."]
-    assert sweep.turns()[0] in str(sweep)
+    swept = kf.sweep(product, *NAMED, n=[8192, 8], device="L4")
+    assert swept.turns() == ["L4: bound by launches up to n=8, by computing from n=8192."]
+    assert swept.turns()[0] in str(swept)
     one = kf.sweep(product, *NAMED, n=[8192, 16384], device="L4")
     assert one.turns() == ["L4: bound by computing at each n."]
 
 
 def test_combinations_of_sizes_and_series():
-    sweep = kf.sweep(product, kf.spec(("a", "b")), kf.spec(("b", 64)), a=[1, 2, 3], b=[8, 16], device="T4")
-    assert [tuple(p.sizes.values()) for p in sweep.points] == [(a, b) for a in (1, 2, 3) for b in (8, 16)]
-    assert sweep.axis == "a"
-    assert list(sweep.series()) == ["b=8 on T4", "b=16 on T4"]
+    swept = kf.sweep(product, kf.spec(("a", "b")), kf.spec(("b", 64)), a=[1, 2, 3], b=[8, 16], device="T4")
+    assert [tuple(p.sizes.values()) for p in swept.points] == [(a, b) for a in (1, 2, 3) for b in (8, 16)]
+    assert swept.axis == "a"
+    assert list(swept.series()) == ["b=8 on T4", "b=16 on T4"]
 
 
 def test_sweeps_as_records_and_pictures(tmp_path):
-    sweep = kf.sweep(product, *NAMED, n=[1, 8192], device="L4")
-    assert json.loads(sweep.to_json()) == sweep.to_dicts()
-    assert sweep.to_dicts()[0]["sizes"] == {"n": 1}
-    figure = sweep.plot(tmp_path / "s.png")
+    swept = kf.sweep(product, *NAMED, n=[1, 8192], device="L4")
+    assert json.loads(swept.to_json()) == swept.to_dicts()
+    assert swept.to_dicts()[0]["sizes"] == {"n": 1}
+    figure = swept.plot(tmp_path / "s.png")
     assert len(figure.axes) == 3
     assert any("compute-bound" in text.get_text() for text in figure.axes[2].texts)
     assert (tmp_path / "s.png").stat().st_size > 0
@@ -129,26 +134,6 @@ def test_a_table_of_devices(tmp_path):
     assert table.points[1].us == kf.plan(product, *sized(64), device="L4").fused.time_us
     assert len(table.turns()) == 3
     table.plot(tmp_path / "d.svg")
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: kf.sweep(product, *NAMED, n=[]), ValueError, "must have a value"),
-        (lambda: kf.sweep(product, *NAMED, n=["8"]), TypeError, "must be integers"),
-        (lambda: kf.sweep(product, *NAMED, n=[True]), TypeError, "must be integers"),
-        (lambda: kf.sweep(product, *NAMED, n=[8], m=[1]), ValueError, "no spec names the size 'm'"),
-        (lambda: kf.sweep(product, *NAMED, n=range(10**5)), ValueError, "at most"),
-        (lambda: kf.sweep(product, *NAMED, n=[8], devices=[]), ValueError, "one at least"),
-        (lambda: kf.sweep(product, *NAMED, n=[8], devices="L4"), TypeError, "must be a list"),
-        (lambda: kf.sweep(product, *NAMED, n=[8], devices=["L4"], device="T4"), TypeError, "not both"),
-        (lambda: kf.plan(product, *sized(8), devices=["L4"], device="T4"), TypeError, "without device"),
-        (lambda: kf.plan(product, *sized(8), device="T4").against("T4"), TypeError, "must be a Plan"),
-    ],
-)
-def test_wrong_arguments(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
 
 
 # ---- side by side ----
@@ -209,17 +194,12 @@ def run(tmp_path, monkeypatch, capsys):
 ARGUMENTS = ("swept.py:product", "--shape", "Nx1024:bfloat16", "--shape", "1024x1024:bfloat16")
 
 
-def test_named_kernels_have_shapes_of_their_own(run):
+def test_named_kernels(run):
+    """They have shapes of their own, and names near a wrong one are said."""
     assert json.loads(run("softmax", "--json", "--device", "L4"))["function"] == "softmax"
     assert "float32[8,16]" in run("softmax", "--shape", "8x16", "--device", "L4")
-
-
-@pytest.mark.parametrize("name", [f.__name__ for f in kf._named.KERNELS])
-def test_every_named_kernel_is_planned_by_name(run, name):
-    assert f"{name}(" in run(name, "--device", "L4")
-
-
-def test_names_near_a_wrong_one(run):
+    for f in kf._named.KERNELS:
+        assert f"{f.__name__}(" in run(f.__name__, "--device", "L4")
     assert "did you mean softmax" in run("sofmax", status=2)
     assert "the named ones are relu_layernorm" in run("zzzz", status=2)
     assert main(["traffic", "sofmax", "--shape", "8x8"]) == 2
@@ -234,12 +214,6 @@ def test_sizes_and_sweeps(run, tmp_path):
     assert [p["sizes"]["N"] for p in points] == [n for n in (1, 2, 4, 8) for _ in range(2)]
 
 
-def test_several_devices(run):
-    out = run("softmax", "--device", "L4", "--device", "T4")
-    assert "L4" in out
-    assert "T4" in out
-
-
 def test_against(run):
     out = run(*ARGUMENTS, "--size", "N=64", "--device", "L4", "--against", "--size N=128 --device T4")
     assert "B: product(x: bfloat16[128,1024]" in out
@@ -249,39 +223,33 @@ def test_against(run):
     assert "B: log_softmax(x: float32[4096,1024]) on L4" in out
 
 
-def test_top_and_modules(run):
+def test_devices_top_and_modules(run):
+    out = run("softmax", "--device", "L4", "--device", "T4")
+    assert all(name in out for name in ("L4", "T4"))
     assert "The fusions that pay" in run("softmax", "--device", "L4", "--top", "3")
     assert json.loads(run("softmax", "--device", "L4", "--top", "3", "--json"))[0]["kernels"] == [0]
     assert "By module" in run("softmax", "--device", "L4", "--modules")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "FUNCTION is needed"),
-        (("softmax", "--html", "p.html", "--device", "L4", "--device", "T4"), "--html is for one plan"),
-        (("softmax", "--plot", "p.png", "--against", "gelu"), "--plot is for"),
-        (("softmax", "--sweep", "N=1", "--against", "gelu"), "--against compares one plan"),
-        (("softmax", "--sweep", "N=1"), "no spec names the size 'N'"),
-        ((*ARGUMENTS, "--sweep", "N=1", "--no-fuse"), "--sweep plans what is possible"),
-        ((*ARGUMENTS, "--device", "L4"), "needs numbers for its sizes"),
-    ],
-)
-def test_what_the_command_refuses(run, arguments, message):
-    assert message in run(*arguments, status=2)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--sweep", "N"),
-        ("--sweep", "N=0"),
-        ("--sweep", "N=a"),
-        ("--size", "N=-1"),
-        ("--size", "8"),
-        ("--shape", "N-x4"),
-    ],
-)
-def test_what_argparse_refuses(arguments):
-    with pytest.raises(SystemExit):
-        main(["plan", "softmax", *arguments])
+def test_what_the_command_refuses(run):
+    rows = [
+        ("FUNCTION is needed",),
+        ("--html is for one plan", "softmax", "--html", "p.html", "--device", "L4", "--device", "T4"),
+        ("--plot is for", "softmax", "--plot", "p.png", "--against", "gelu"),
+        ("--against compares one plan", "softmax", "--sweep", "N=1", "--against", "gelu"),
+        ("no spec names the size 'N'", "softmax", "--sweep", "N=1"),
+        ("--sweep plans what is possible", *ARGUMENTS, "--sweep", "N=1", "--no-fuse"),
+        ("needs numbers for its sizes", *ARGUMENTS, "--device", "L4"),
+    ]
+    for message, *arguments in rows:
+        assert message in run(*arguments, status=2)
+    for option, value in (
+        ("sweep", "N"),
+        ("sweep", "N=0"),
+        ("sweep", "N=a"),
+        ("size", "N=-1"),
+        ("size", "8"),
+        ("shape", "N-x4"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["plan", "softmax", f"--{option}", value])
