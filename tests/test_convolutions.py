@@ -1,4 +1,5 @@
-"""Convolutions and what follows them, in one kernel of cuDNN's: plans anywhere, results on a GPU against float64."""
+"""Convolutions and what follows them, in one kernel of cuDNN's, or as products where their windows have one element:
+plans anywhere, results on a GPU against float64."""
 
 from __future__ import annotations
 
@@ -8,11 +9,13 @@ import pytest
 
 import kfusion as kf
 from kinds import HAVE_GPU
+from sweeps import sweep
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
-ON_GPU = HAVE_GPU and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
-needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a GPU of compute capability 8.0")
+CAPABILITY = torch.cuda.get_device_capability() if HAVE_GPU and torch.cuda.is_available() else (0, 0)
+needs_gpu = pytest.mark.skipif(CAPABILITY < (8, 0), reason="needs a GPU of compute capability 8.0")
+needs_hopper = pytest.mark.skipif(CAPABILITY != (9, 0), reason="needs a GPU of compute capability 9.0")
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 LAST = torch.channels_last
@@ -24,19 +27,22 @@ def spec(*shape, dtype="float16"):
     return x.to(memory_format=LAST) if len(shape) == 4 else x
 
 
-def planned(f, *specs, device="H100", executors=("cudnn", "array_library", "cuda")):
-    return kf.FusedFunction(f, {"executors": list(executors)}).plan(*specs, device=device)
+def image(x):
+    """An image of pixels: their channels are innermost."""
+    return x.permute(0, 3, 1, 2)
+
+
+def relu(x, w, *b, **how):
+    return F.relu(F.conv2d(x, w, *b, **how))
 
 
 def normalised(x, w, mean, variance, weight, bias, residual):
-    y = F.batch_norm(F.conv2d(x, w, padding=1), mean, variance, weight, bias)
-    return F.relu(y + residual)
+    return F.relu(F.batch_norm(F.conv2d(x, w, padding=1), mean, variance, weight, bias) + residual)
 
 
 STATISTICS = [spec(64, dtype="float32")] * 4
 NORMALISED = (spec(32, 64, 56, 56), spec(64, 64, 3, 3), *STATISTICS, spec(32, 64, 56, 56))
-
-
+# Numbers and vectors that begin between multiples of 16 bytes.
 # Numbers and vectors that begin between multiples of 16 bytes.
 INSIDE = {
     "two numbers": (lambda x, w, g: F.relu(F.conv2d(x, w, padding=1) * g[1] + g[3]), "float16"),
@@ -44,56 +50,84 @@ INSIDE = {
     "a number of float32": (lambda x, w, g: F.relu(F.conv2d(x, w)).float() * g[3], "float32"),
 }
 
+# ---- plans ----------------------------------------------------------------------------------------------------------
 
-class TestPlans:
-    def test_batch_norm_residual_and_relu_are_one_kernel(self):
-        p = planned(normalised, *NORMALISED)
-        assert [g.executor for g in p.groups] == ["cudnn"]
-        assert p.groups[0].kind == "conv2d"
 
-    @pytest.mark.parametrize("device", ["A100", "RTX 4090", "B200"])
-    def test_on_every_gpu_since_ampere(self, device):
+def planned(f, *specs, device="H100", executors=("cudnn", "array_library", "cuda")):
+    return kf.FusedFunction(f, {"executors": list(executors)}).plan(*specs, device=device)
+
+
+def executors_of(p):
+    return [g.executor for g in p.groups]
+
+
+def test_batch_norm_residual_and_relu_are_one_kernel():
+    for device in ("H100", "A100", "RTX 4090", "B200"):  # on every GPU since Ampere
         p = planned(normalised, *NORMALISED, device=device)
-        assert [g.executor for g in p.groups] == ["cudnn"]
+        assert (executors_of(p), p.groups[0].kind) == (["cudnn"], "conv2d")
+    # Nothing is folded into weights: subtract, two products, sum, residual, relu.
+    assert sum(f.count for f in p.fused.flops if f.unit != "matrix") >= 6 * 32 * 64 * 56 * 56
+    assert executors_of(planned(normalised, *NORMALISED, device="T4")) == ["array_library", "cuda"]
+    alone = planned(lambda x, w: F.conv2d(x, w), spec(2, 8, 9, 9), spec(8, 8, 3, 3))
+    assert executors_of(alone) == ["array_library"]
+    for f, dtype in INSIDE.values():  # what lies inside of other arrays
+        x, w = spec(8, 64, 32, 32), spec(64, 64, 3, 3)
+        for device in ("H100", "A100"):
+            for xs in ((x, w), (x.contiguous(), w.contiguous())):
+                assert executors_of(planned(f, *xs, spec(65, dtype=dtype), device=device)) == ["cudnn"]
 
-    def test_not_before(self):
-        p = planned(normalised, *NORMALISED, device="T4")
-        assert [g.executor for g in p.groups] == ["array_library", "cuda"]
 
-    @pytest.mark.parametrize(
-        ("f", "x", "w", "why"),
-        [
-            (lambda x, w: F.relu(F.conv2d(x, w)), spec(2, 3, 9, 9), spec(8, 3, 3, 3), "channels are a multiple of 8"),
-            (lambda x, w: F.relu(F.conv2d(x, w)), spec(2, 8, 9, 9), spec(9, 8, 3, 3), "channels are a multiple of 8"),
-            (lambda x, w: F.relu(F.conv2d(x, w, groups=2)), spec(2, 16, 9, 9), spec(8, 8, 3, 3), "of one group"),
-            (lambda x, w: F.hardtanh(F.conv2d(x, w)), spec(2, 8, 9, 9), spec(8, 8, 3, 3), "computes no clip"),
-            (lambda x, w: F.relu(F.conv2d(x, w)), spec(2, 8, 9, 9, dtype="float32"), spec(8, 8, 3, 3, dtype="float32"),
-             "of half types"),
-        ],
-    )  # fmt: skip
-    def test_says_what_it_does_not_compute(self, f, x, w, why):
+def test_says_what_it_does_not_compute():
+    def check(f, x, w, why):
         p = planned(f, x, w)
         assert len(p.groups) == 2
         assert any(why in r.sentence for r in p.refusals), [r.sentence for r in p.refusals]
 
-    def test_a_convolution_alone_is_the_librarys(self):
-        p = planned(lambda x, w: F.conv2d(x, w), spec(2, 8, 9, 9), spec(8, 8, 3, 3))
-        assert [g.executor for g in p.groups] == ["array_library"]
+    rows = [
+        (relu, spec(2, 3, 9, 9), spec(8, 3, 3, 3), "channels are a multiple of 8"),
+        (relu, spec(2, 8, 9, 9), spec(9, 8, 3, 3), "channels are a multiple of 8"),
+        (lambda x, w: relu(x, w, groups=2), spec(2, 16, 9, 9), spec(8, 8, 3, 3), "of one group"),
+        (lambda x, w: F.hardtanh(F.conv2d(x, w)), spec(2, 8, 9, 9), spec(8, 8, 3, 3), "computes no clip"),
+        (relu, spec(2, 8, 9, 9, dtype="float32"), spec(8, 8, 3, 3, dtype="float32"), "of half types"),
+    ]
+    sweep(check, rows)
 
-    @pytest.mark.parametrize("device", ["H100", "A100"])
-    @pytest.mark.parametrize("form", INSIDE)
-    @pytest.mark.parametrize("last", [True, False])
-    def test_what_lies_inside_of_other_arrays(self, form, device, last):
-        f, dtype = INSIDE[form]
-        x, w = spec(8, 64, 32, 32), spec(64, 64, 3, 3)
-        if not last:
-            x, w = x.contiguous(), w.contiguous()
-        assert [g.executor for g in planned(f, x, w, spec(65, dtype=dtype), device=device).groups] == ["cudnn"]
 
-    def test_nothing_is_folded_into_weights(self):
-        p = planned(normalised, *NORMALISED)
-        flops = sum(f.count for f in p.fused.flops if f.unit != "matrix")
-        assert flops >= 6 * 32 * 64 * 56 * 56  # subtract, two products, sum, residual, relu
+def test_windows_of_one_element_are_products():
+    def of(*shape, dtype="float16"):
+        return kf.spec(shape, dtype, like="torch")
+
+    def normed(y, v):
+        return F.batch_norm(y, v[0], v[1], v[2], v[3])
+
+    def plan(f, *specs, device="H100"):
+        return kf.plan(f, *specs, device=device, executors="available")
+
+    pixels, w, v, r = of(8, 14, 14, 64), of(128, 64, 1, 1), of(4, 128, dtype="float32"), of(8, 14, 14, 128)
+    layer = lambda x, w, v, r: F.relu(normed(F.conv2d(image(x), w), v) + image(r))  # noqa: E731
+    (group,) = plan(layer, pixels, w, v, r).groups
+    assert (group.executor, group.kind) == ("tensor_cores", "matmul")
+    # A bias and relu are an epilogue of the library elsewhere.
+    (group,) = plan(lambda x, w, b: relu(image(x), w, b), pixels, w, of(128), device="A100 80GB").groups
+    assert group.executor == "cublaslt"
+    block = lambda x, w, v, w2: relu(F.relu(normed(F.conv2d(image(x), w), v)), w2)  # noqa: E731
+    assert executors_of(plan(block, pixels, w, v, of(64, 128, 1, 1))) == ["tensor_cores"] * 2
+    # Maps of a product are in its kernel, whatever order they are read in.
+    heads = lambda x, w, b: kf.tanh(x @ w + b).reshape(4, 128, 8, 64).transpose(1, 2)  # noqa: E731
+    assert executors_of(plan(heads, of(4, 128, 256), of(256, 512), of(512))) == ["tensor_cores"]
+    wide = of(8, 14, 14, 64, dtype="float32"), of(128, 64, 1, 1, dtype="float32")
+    square = of(8, 64, 64, 64)
+    stay = [
+        (lambda x, w: relu(image(x), w, stride=2), square, w), (lambda x, w: relu(image(x), w, padding=1), square, w),
+        (relu, square, w), (lambda x, w: relu(image(x), w), *wide),
+    ]  # fmt: skip
+    for f, *specs in stay:
+        assert plan(f, *specs).groups[0].kind == "conv2d"
+    of_a_cpu = plan(lambda x, w: relu(image(x), w), pixels, w, device="EPYC-9654")
+    assert of_a_cpu.groups[0].kind == "conv2d"
+
+
+# ---- results on a GPU -----------------------------------------------------------------------------------------------
 
 
 def draw(*shape, dtype="float16", scale=1.0, last=True):
@@ -137,142 +171,139 @@ CASES = [  # images, channels, height, width, results' channels, window, stride,
 @needs_gpu
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
-class TestResults:
-    def arguments(self, case, dtype, last=True):
-        n, c, h, w, k, window, *rest = case
-        x = draw(n, c, h, w, dtype=dtype, last=last)
+def test_results(case, dtype):
+    n, c, h, w, k, window, *rest = case
+    how = dict(zip(("stride", "padding", "dilation"), rest, strict=True))
+
+    def arguments(last):
         weight = draw(k, c, window, window, dtype=dtype, scale=(c * window * window) ** -0.5, last=last)
-        return x, weight, dict(zip(("stride", "padding", "dilation"), rest, strict=True))
+        return draw(n, c, h, w, dtype=dtype, last=last), weight
 
-    def test_bias_and_relu(self, case, dtype):
-        x, w, how = self.arguments(case, dtype)
-        check(lambda x, w, b: F.relu(F.conv2d(x, w, b, **how)), x, w, draw(len(w), dtype=dtype), dtype=dtype)
+    def batch_normed(x, w, residual, mean, variance, weight, bias):
+        return F.relu(F.batch_norm(F.conv2d(x, w, **how), mean, variance, weight, bias) + residual)
 
-    def test_batch_norm_residual_and_relu(self, case, dtype):
-        x, w, how = self.arguments(case, dtype)
-        residual = torch.randn_like(F.conv2d(x, w, **how))
+    (x, weight), b = arguments(last=True), draw(k, dtype=dtype)
+    residual = torch.randn_like(F.conv2d(x, weight, **how))
+    check(lambda x, w, b: relu(x, w, b, **how), x, weight, b, dtype=dtype)
+    check(lambda x, w, b: F.silu(F.conv2d(x, w, b, **how)), x, weight, b, dtype=dtype)
+    got = check(batch_normed, x, weight, residual, *batch_norm_of(k), dtype=dtype)
+    assert got.is_contiguous(memory_format=LAST)
+    x, weight = arguments(last=False)  # channels outermost
+    for laid in (weight, weight.to(memory_format=LAST)):
+        check(lambda x, w, r: F.relu(F.conv2d(x, w, **how) + r), x, laid, residual.contiguous(), dtype=dtype)
 
-        def f(x, w, residual, mean, variance, weight, bias):
-            y = F.batch_norm(F.conv2d(x, w, **how), mean, variance, weight, bias)
-            return F.relu(y + residual)
 
-        got = check(f, x, w, residual, *batch_norm_of(len(w)), dtype=dtype)
-        assert got.is_contiguous(memory_format=LAST)
+def padded(x, w):
+    return relu(x, w, padding=1)
 
-    def test_silu(self, case, dtype):
-        x, w, how = self.arguments(case, dtype)
-        check(lambda x, w, b: F.silu(F.conv2d(x, w, b, **how)), x, w, draw(len(w), dtype=dtype), dtype=dtype)
 
-    @pytest.mark.parametrize("weight_last", [False, True])
-    def test_channels_outermost(self, case, dtype, weight_last):
-        x, w, how = self.arguments(case, dtype, last=False)
-        if weight_last:
-            w = w.to(memory_format=LAST)
-        residual = torch.randn_like(F.conv2d(x, w, **how)).contiguous()
-        check(lambda x, w, r: F.relu(F.conv2d(x, w, **how) + r), x, w, residual, dtype=dtype)
+def require_near(got, want, bound=2e-3):
+    assert (got.double() - want).norm() / want.norm() < bound
 
 
 @pytest.mark.cuda
 @needs_gpu
-class TestForms:
-    def relu(self, x, w):
-        return F.relu(F.conv2d(x, w, padding=1))
+def test_nan_views_and_out():
+    x, w, bias = draw(2, 16, 9, 9), draw(16, 16, 3, 3, scale=0.1), draw(16)
+    bias[3], bias[4], bias[5] = float("nan"), float("inf"), -float("inf")
+    check(relu, x, w, bias)
+    w = draw(24, 16, 3, 3, scale=0.1)
+    for layout in (LAST, torch.contiguous_format):
+        out = torch.empty(2, 24, 9, 9, device="cuda", dtype=torch.float16, memory_format=layout)
+        assert check(padded, x, w, out=out) is out
+    x = draw(2, 32, 12, 12)
+    views = (
+        x[:, 8:24], x[:, :16, 1:, 2:-1], x[:, :16].transpose(2, 3), x[:1, :16].expand(3, -1, -1, -1).contiguous(),
+    )  # fmt: skip
+    for view in views:
+        check(padded, view, w)
 
-    def test_nan_and_infinities(self):
-        x, w = draw(2, 16, 9, 9), draw(16, 16, 3, 3, scale=0.1)
-        bias = draw(16)
-        bias[3], bias[4], bias[5] = float("nan"), float("inf"), -float("inf")
-        check(lambda x, w, b: F.relu(F.conv2d(x, w, b)), x, w, bias)
 
-    def test_out_of_either_layout(self):
-        x, w = draw(2, 16, 9, 9), draw(24, 16, 3, 3, scale=0.1)
-        for layout in (LAST, torch.contiguous_format):
-            out = torch.empty(2, 24, 9, 9, device="cuda", dtype=torch.float16, memory_format=layout)
-            assert check(self.relu, x, w, out=out) is out
+@pytest.mark.cuda
+@needs_gpu
+def test_misaligned_arrays():
+    def inside(*shape, skipped):
+        n = torch.Size(shape).numel()
+        return image(torch.randn(n + skipped, device="cuda").half()[skipped:].view(shape))
 
-    def test_views(self):
-        x = draw(2, 32, 12, 12)
-        w = draw(24, 16, 3, 3, scale=0.1)
-        check(self.relu, x[:, 8:24], w)
-        check(self.relu, x[:, :16, 1:, 2:-1], w)
-        check(self.relu, x[:, :16].transpose(2, 3), w)
-        check(self.relu, x[:1, :16].expand(3, -1, -1, -1).contiguous(), w)
+    x, w, out = inside(2, 9, 9, 16, skipped=1), inside(16, 3, 3, 16, skipped=3) * 0.1, inside(2, 9, 9, 16, skipped=1)
+    check(lambda x, w, b: relu(x, w, b, padding=1), x, w, torch.randn(17, device="cuda").half()[1:], out=out)
+    for f, of_numbers in INSIDE.values():
+        for dtype in DTYPES:
+            for last in (True, False):
+                x, w = draw(2, 16, 9, 9, dtype=dtype, last=last), draw(24, 16, 3, 3, dtype=dtype, scale=0.1, last=last)
+                numbers = torch.rand(25, device="cuda") + 0.5  # of negative ones relu may leave nothing to compare
+                check(f, x, w, numbers if of_numbers == "float32" else numbers.to(DTYPES[dtype]), dtype=dtype)
 
-    def test_misaligned(self):
-        n = 2 * 16 * 9 * 9
-        x = torch.randn(n + 1, device="cuda").half()[1:].view(2, 9, 9, 16).permute(0, 3, 1, 2)
-        w = torch.randn(16 * 16 * 9 + 3, device="cuda").half()[3:].view(16, 3, 3, 16).permute(0, 3, 1, 2) * 0.1
-        out = torch.empty(n + 1, device="cuda", dtype=torch.float16)[1:].view(2, 9, 9, 16).permute(0, 3, 1, 2)
-        bias = torch.randn(17, device="cuda").half()[1:]
-        check(lambda x, w, b: F.relu(F.conv2d(x, w, b, padding=1)), x, w, bias, out=out)
 
-    @pytest.mark.parametrize("last", [True, False])
-    @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("form", INSIDE)
-    def test_what_lies_inside_of_other_arrays(self, form, dtype, last):
-        f, of_numbers = INSIDE[form]
-        x, w = draw(2, 16, 9, 9, dtype=dtype, last=last), draw(24, 16, 3, 3, dtype=dtype, scale=0.1, last=last)
-        numbers = torch.rand(25, device="cuda") + 0.5  # of negative ones relu may leave nothing to compare
-        check(f, x, w, numbers if of_numbers == "float32" else numbers.to(DTYPES[dtype]), dtype=dtype)
-
-    def test_a_first_call_in_a_cuda_graph(self):
-        x, w = draw(3, 16, 13, 11), draw(40, 16, 3, 3, scale=0.1)
-        fused = kf.FusedFunction(self.relu, {"executors": ["cudnn", "cuda"], "by_time": False})
-        assert [g.executor for g in fused.plan(x, w).groups] == ["cudnn"]
-        graph, out = torch.cuda.CUDAGraph(), torch.empty_like(F.conv2d(x, w, padding=1))
-        with torch.cuda.graph(graph):
-            fused(x, w, out=out)
-        x.copy_(draw(3, 16, 13, 11))
-        graph.replay()
-        want = self.relu(x.double(), w.double())
-        assert (out.double() - want).norm() / want.norm() < 2e-3
-        assert torch.equal(out, fused(x, w))
-
-    def test_a_chain(self):
-        x, w, v = draw(2, 16, 9, 9), draw(32, 16, 3, 3, scale=0.1), draw(16, 32, 3, 3, scale=0.1)
-        f = kf.FusedFunction(
-            lambda x, w, v: F.relu(F.conv2d(F.relu(F.conv2d(x, w, padding=1)), v, padding=1) + x),
-            {"executors": ["cudnn", "cuda"], "by_time": False},
-        )
-        assert [g.executor for g in f.plan(x, w, v).groups] == ["cudnn", "cudnn"]
-        want = F.relu(F.conv2d(F.relu(F.conv2d(x.double(), w.double(), padding=1)), v.double(), padding=1) + x.double())
-        assert (f(x, w, v).double() - want).norm() / want.norm() < 2e-3
-
-    def test_weights_and_statistics_are_read_by_every_call(self):
-        module = torch.nn.Sequential(torch.nn.Conv2d(16, 24, 3), torch.nn.BatchNorm2d(24), torch.nn.ReLU())
-        module = module.cuda().half().eval().to(memory_format=LAST)
-        fused = kf.fuse(module)
-        x = draw(2, 16, 9, 9)
-        with torch.no_grad():
-            for _ in range(2):
-                assert (fused(x).double() - module(x).double()).abs().max() < 2e-2
-                module[0].weight.mul_(-0.5)
-                module[1].running_mean.add_(0.3)
-                module[1].running_var.mul_(2)
-
-    def test_threads(self):
-        w = draw(24, 16, 3, 3, scale=0.1)
-        fused = kf.FusedFunction(self.relu, {"executors": ["cudnn", "cuda"], "by_time": False})
-
-        def run(seed):
-            with torch.cuda.stream(torch.cuda.Stream()):
-                x = torch.randn(2, 16, 9 + seed % 3, 9, device="cuda").half().to(memory_format=LAST)
-                got, want = fused(x, w), self.relu(x.double(), w.double())
-                torch.cuda.current_stream().synchronize()
-                return float((got.double() - want).norm() / want.norm())
-
-        torch.cuda.synchronize()
-        with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            assert max(pool.map(run, range(24))) < 2e-3
-
-    def test_in_a_cuda_graph(self):
-        x, w = draw(2, 16, 9, 9), draw(24, 16, 3, 3, scale=0.1)
-        fused, out = kf.fuse(self.relu), torch.empty_like(F.conv2d(x, w, padding=1))
+@pytest.mark.cuda
+@needs_gpu
+@pytest.mark.parametrize("is_first", [True, False])
+def test_calls_in_cuda_graphs(is_first):
+    x, w = draw(3, 16, 13, 11), draw(40, 16, 3, 3, scale=0.1)
+    fused = kf.FusedFunction(padded, {"executors": ["cudnn", "cuda"], "by_time": False})
+    assert executors_of(fused.plan(x, w)) == ["cudnn"]
+    graph, out = torch.cuda.CUDAGraph(), torch.empty_like(F.conv2d(x, w, padding=1))
+    if not is_first:
         fused(x, w, out=out)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            fused(x, w, out=out)
-        x.copy_(draw(2, 16, 9, 9))
-        graph.replay()
-        want = self.relu(x.double(), w.double())
-        assert (out.double() - want).norm() / want.norm() < 2e-3
+    with torch.cuda.graph(graph):
+        fused(x, w, out=out)
+    x.copy_(draw(3, 16, 13, 11))
+    graph.replay()
+    require_near(out, padded(x.double(), w.double()))
+    assert torch.equal(out, fused(x, w))
+
+
+@pytest.mark.cuda
+@needs_gpu
+def test_chains_modules_and_threads():
+    x, w, v = draw(2, 16, 9, 9), draw(32, 16, 3, 3, scale=0.1), draw(16, 32, 3, 3, scale=0.1)
+    options = {"executors": ["cudnn", "cuda"], "by_time": False}
+    f = kf.FusedFunction(lambda x, w, v: F.relu(F.conv2d(padded(x, w), v, padding=1) + x), options)
+    assert executors_of(f.plan(x, w, v)) == ["cudnn", "cudnn"]
+    require_near(f(x, w, v), f.__wrapped__(x.double(), w.double(), v.double()))
+    module = torch.nn.Sequential(torch.nn.Conv2d(16, 24, 3), torch.nn.BatchNorm2d(24), torch.nn.ReLU())
+    module = module.cuda().half().eval().to(memory_format=LAST)
+    fused = kf.fuse(module)
+    with torch.no_grad():
+        for _ in range(2):  # weights and statistics are read by every call
+            assert (fused(x).double() - module(x).double()).abs().max() < 2e-2
+            module[0].weight.mul_(-0.5)
+            module[1].running_mean.add_(0.3)
+            module[1].running_var.mul_(2)
+    fused = kf.FusedFunction(padded, options)
+
+    def run(seed):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            x = torch.randn(2, 16, 9 + seed % 3, 9, device="cuda").half().to(memory_format=LAST)
+            require_near(fused(x, w), padded(x.double(), w.double()))
+            torch.cuda.current_stream().synchronize()
+
+    torch.cuda.synchronize()
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        list(pool.map(run, range(24)))
+
+
+@needs_hopper
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [(2, 5, 7, 16, 24), (1, 1, 1, 8, 8), (8, 14, 14, 64, 128), (3, 56, 56, 256, 64)])
+def test_products_of_windows_of_one_element(size, dtype):
+    n, h, w, c, k = size
+    x, r = (draw(n, channels, h, w).to(dtype) for channels in (c, k))
+    module = torch.nn.Sequential(torch.nn.Conv2d(c, k, 1), torch.nn.BatchNorm2d(k)).cuda().to(dtype).eval()
+    module[1].float()
+    module[1].running_mean.uniform_(-0.5, 0.5)
+    module[1].running_var.uniform_(0.5, 2)
+    fused = kf.fuse(lambda x, r: F.relu(module(x) + r))
+    with torch.no_grad():
+        for _ in range(2):
+            got, b = fused(x, r), module[1]
+            wide = F.conv2d(x.double(), module[0].weight.double(), module[0].bias.double())
+            parameters = (p.double() for p in (b.running_mean, b.running_var, b.weight, b.bias))
+            want = F.relu(F.batch_norm(wide, *parameters) + r.double())
+            assert got.shape == want.shape
+            assert (got.double() - want).norm() <= 2 * torch.finfo(dtype).eps * want.norm() + 1e-6
+            assert n * h * w == 1 or got.is_contiguous(memory_format=LAST)
+            module[0].weight.mul_(-0.5)
+            module[1].running_mean.add_(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,32 +10,21 @@ from typing import Any
 import pytest
 
 import kfusion as kf
+from sweeps import sweep, texts
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
 
 DRAWS = 4  # of arrays: a rounding that happens to be none says nothing
-MAPS = (
-    "torch.tanh({a})",
-    "{a} * 1.7",
-    "{a} + 0.5",
-    "torch.sigmoid({a})",
-    "F.silu({a})",
-    "4 * torch.tanh({a} / 4)",
-    "{a} + b",
-    "{a} * b",
-    "{a} * {c}",
-    "{a} + {c}",
-)
-OF_ROWS = (
-    "torch.softmax({a}, -1)",
-    "torch.softmax({a}.to(wide), -1).to({a}.dtype)",
-    "torch.log_softmax({a}, -1)",
-    "torch.exp({a} * 0.3) / torch.exp({a} * 0.3).sum(-1, keepdim=True)",
-    "F.layer_norm({a}, ({a}.shape[-1],))",
-    "F.rms_norm({a}, ({a}.shape[-1],))",
-    "{a} / {a}.norm(dim=-1, keepdim=True)",
-)
+MAPS = texts("""
+torch.tanh({a}) ; {a} * 1.7 ; {a} + 0.5 ; torch.sigmoid({a}) ; F.silu({a}) ; 4 * torch.tanh({a} / 4) ; {a} + b ; {a} * b
+{a} * {c} ; {a} + {c}
+""")
+OF_ROWS = texts("""
+torch.softmax({a}, -1) ; torch.softmax({a}.to(wide), -1).to({a}.dtype) ; torch.log_softmax({a}, -1)
+torch.exp({a} * 0.3) / torch.exp({a} * 0.3).sum(-1, keepdim=True) ; F.layer_norm({a}, ({a}.shape[-1],))
+F.rms_norm({a}, ({a}.shape[-1],)) ; {a} / {a}.norm(dim=-1, keepdim=True)
+""")
 # Weights that summed to less than 1: scores that one kernel stored, and computed its sums of before they were rounded;
 # results that backward computed again, of other digits than those that forward had stored and summed.
 ONCE_WRONG = {
@@ -114,10 +104,9 @@ def require_as_exact(steps: Sequence[str], half: str, size: int, seed: int) -> N
 
 
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
-@pytest.mark.parametrize("case", ONCE_WRONG)
-@pytest.mark.parametrize("size", [5, 16, 48])
-def test_once_wrong(case: str, half: str, size: int) -> None:
-    require_as_exact(ONCE_WRONG[case], half, size, seed=size)
+def test_once_wrong(half: str) -> None:
+    rows = [(steps, half, size, size) for steps in ONCE_WRONG.values() for size in (5, 16, 48)]
+    sweep(require_as_exact, rows)
 
 
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
@@ -128,33 +117,27 @@ def test_drawn(half: str, first: int) -> None:
         require_as_exact(drawn_steps(rng), half, rng.choice([1, 2, 5, 16, 33, 48]), seed)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("axis", [-1, -2])
-def test_the_place_of_a_maximum_that_is_a_result(axis: int, dtype: str) -> None:
-    """The maximum went on rounded, since it is stored, and no element was equal to it: its place was past the end."""
+def test_a_maximum_that_is_a_result() -> None:
+    """It went on rounded, since it is stored, and no element was equal to it: its place was past the end."""
 
-    def f(x: Any) -> tuple[Any, ...]:
-        v = x * x.mean(-2, keepdim=True)
-        return v.argmax(axis), v.argmin(axis), v.amax(axis), v.amin(axis), v
+    def check(axis: int, dtype: str) -> None:
+        def f(x: Any) -> tuple[Any, ...]:
+            v = x * x.mean(-2, keepdim=True)
+            return v.argmax(axis), v.argmin(axis), v.amax(axis), v.amin(axis), v
 
-    for seed in range(5):
-        x = torch.randn(63, 100, generator=torch.Generator().manual_seed(seed)).to(getattr(torch, dtype))
-        for got, want in zip(kf.fuse(f)(x), f(x), strict=True):
-            if got.dtype == torch.int64:  # of several places that are equal any will do
-                got, want = (torch.gather(f(x)[-1], axis, at.unsqueeze(axis)) for at in (got, want))
-            torch.testing.assert_close(got, want, rtol=0.01, atol=0)
+        def compared(x: Any) -> tuple[Any, ...]:
+            v = x * x.mean(-2, keepdim=True)
+            most = v.amax(axis, keepdim=True)
+            return v >= most, v < most, most
 
+        for seed in range(5):
+            x = torch.randn(63, 100, generator=torch.Generator().manual_seed(seed)).to(getattr(torch, dtype))
+            for got, want in zip(kf.fuse(f)(x), f(x), strict=True):
+                if got.dtype == torch.int64:  # of several places that are equal any will do
+                    got, want = (torch.gather(f(x)[-1], axis, at.unsqueeze(axis)) for at in (got, want))
+                torch.testing.assert_close(got, want, rtol=0.01, atol=0)
+            reached, missed, _ = kf.fuse(compared)(x)
+            assert reached.any(axis).all()
+            assert missed.equal(~reached)
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("axis", [-1, -2])
-def test_what_is_at_least_a_maximum_that_is_a_result(axis: int, dtype: str) -> None:
-    def f(x: Any) -> tuple[Any, ...]:
-        v = x * x.mean(-2, keepdim=True)
-        most = v.amax(axis, keepdim=True)
-        return v >= most, v < most, most
-
-    for seed in range(5):
-        x = torch.randn(63, 100, generator=torch.Generator().manual_seed(seed)).to(getattr(torch, dtype))
-        reached, missed, _ = kf.fuse(f)(x)
-        assert reached.any(axis).all()
-        assert missed.equal(~reached)
+    sweep(check, itertools.product((-1, -2), ("bfloat16", "float16")))
