@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 
 import numpy as np
 import pytest
 
 import kfusion as kf
 from cpu_products import HALVES, forced, poisoned, require_blas  # noqa: F401
+from loops_by import all_generated
+from sweeps import sweep
 
 pytestmark = pytest.mark.native
 require_blas()
@@ -67,7 +70,8 @@ def check(f, *arrays, single=True):
     assert ("attention", "cpu_products") in groups, groups
     assert len(groups) == 1 or not single, groups
     with np.errstate(all="ignore"):
-        got, again = fused(*arrays), fused(*arrays)
+        with all_generated():
+            got, again = fused(*arrays), fused(*arrays)
         want = f(*(a.astype(np.float64) if a.dtype != bool else a for a in arrays))
     assert got.tobytes() == again.tobytes()
     assert got.shape == want.shape
@@ -81,49 +85,23 @@ def check(f, *arrays, single=True):
     return got
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("form", FORMS)
-def test_forms(rng, form, shape):
-    check(FORMS[form], *operands(rng, *shape))
+DTYPES = [np.dtype(np.float32), *HALVES, np.dtype(np.float64)]
 
 
-@pytest.mark.parametrize("shape", [s for s in SHAPES if s[2] <= s[3]])
-@pytest.mark.parametrize("form", OF_POSITIONS)
-def test_masks_of_positions(rng, form, shape):
-    check(OF_POSITIONS[form], *operands(rng, *shape), single=False)
+def test_forms(some, rng):
+    def checked(form, shape, dtype):
+        is_single = form in FORMS
+        check((FORMS | OF_POSITIONS)[form], *operands(rng, *shape, dtype=dtype), single=is_single)
+
+    rows = [*itertools.product(FORMS, SHAPES, DTYPES)]
+    rows += [*itertools.product(OF_POSITIONS, [s for s in SHAPES if s[2] <= s[3]], DTYPES[:1])]
+    sweep(checked, some(rows, 10))
 
 
-def test_float64(rng):
-    arrays = operands(rng, 2, 2, 300, 1500, 16, 16, dtype=np.float64)
-    for form in ("a chain", "plain"):
-        check(FORMS[form], *arrays)
-
-
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_half_types(rng, shape, dtype):
-    for form in ("plain", "a chain", "followed by maps", "turned"):
-        check(FORMS[form], *operands(rng, *shape, dtype=dtype))
-
-
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_half_types_that_are_not_finite(rng, value, dtype):
-    for where in range(3):
-        arrays = operands(rng, 1, 2, 70, 1300, 8, 8, dtype=dtype)
-        arrays[where][0, 1, 33, 5] = value
-        check(FORMS["plain"], *arrays)
-    q, k, v, m, b = operands(rng, 1, 2, 60, 2300, 8, 8, dtype=dtype)
-    m[:, :], m[:, 2200] = False, True
-    m[3] = False
-    assert np.isnan(check(FORMS["a mask"], q, k, v, m, b)[:, :, 3].astype(np.float32)).all()
-
-
-@pytest.mark.parametrize("rank", [2, 3])
-def test_without_heads(rng, rank):
+def test_without_heads(rng):
     q, k, v, m, b = operands(rng, 2, 1, 60, 80, 8, 8)
-    index = (0,) * (4 - rank)
-    check(FORMS["a mask"], q[index], k[index], v[index], m, b)
+    for index in ((0, 0), (0,)):
+        check(FORMS["a mask"], q[index], k[index], v[index], m, b)
 
 
 def heads_behind_positions(x):
@@ -144,14 +122,15 @@ def backwards(x):
     return x[:, ::-1, ::-1].copy()[:, ::-1, ::-1]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, HALVES[0]], ids=str)
-@pytest.mark.parametrize("how", [heads_behind_positions, transposed, every_second, backwards])
-@pytest.mark.parametrize("which", [0, 1, 2, None])
-def test_layouts(rng, how, which, dtype):
-    arrays = list(operands(rng, 2, 3, 90, 1300, 8, 12, dtype=dtype))
-    for i in range(3) if which is None else [which]:
-        arrays[i] = how(arrays[i])
-    check(FORMS["a mask"], *arrays)
+def test_layouts(some, rng):
+    def checked(how, which, dtype):
+        arrays = list(operands(rng, 2, 3, 90, 1300, 8, 12, dtype=dtype))
+        for i in which:
+            arrays[i] = how(arrays[i])
+        check(FORMS["a mask"], *arrays)
+
+    hows = (heads_behind_positions, transposed, every_second, backwards)
+    sweep(checked, some(itertools.product(hows, ((0,), (1,), (2,), range(3)), DTYPES[:2]), 5))
 
 
 def test_heads_that_share_keys(rng):
@@ -160,23 +139,24 @@ def test_heads_that_share_keys(rng):
     check(FORMS["plain"], q, np.broadcast_to(k[:1, :1], k.shape), v, m, b)
 
 
-@pytest.mark.parametrize("rows", [slice(3, 4), slice(0, 50)])
-def test_rows_that_see_nothing(rng, rows):
-    """Are NaN, as in every softmax; those that see only the first or the last keys are not."""
-    q, k, v, m, b = operands(rng, 1, 2, 60, 2300, 8, 8)
-    m[:, :], m[:, 2200] = False, True
-    m[10, :] = np.arange(2300) < 5
-    m[rows] = False
-    got = check(FORMS["a mask"], q, k, v, m, b)
-    assert np.isnan(got[:, :, rows]).all()
+def test_values_that_are_not_finite(some, rng):
+    """Rows that see nothing are NaN, as in every softmax; those that see only the first or the last keys are not."""
 
+    def checked(value, dtype):
+        for where in range(3):
+            arrays = operands(rng, 1, 2, 70, 2300, 8, 8, dtype=dtype)
+            arrays[where][0, 1, 33, 5] = value
+            check(FORMS["plain"], *arrays)
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("where", range(3))
-def test_values_that_are_not_finite(rng, value, where):
-    arrays = operands(rng, 1, 2, 70, 2300, 8, 8)
-    arrays[where][0, 1, 33, 5] = value
-    check(FORMS["plain"], *arrays)
+    def masked(rows, dtype):
+        q, k, v, m, b = operands(rng, 1, 2, 60, 2300, 8, 8, dtype=dtype)
+        m[:, :], m[:, 2200] = False, True
+        m[10, :] = np.arange(2300) < 5
+        m[rows] = False
+        assert np.isnan(check(FORMS["a mask"], q, k, v, m, b)[:, :, rows].astype(np.float32)).all()
+
+    sweep(checked, some(itertools.product((np.nan, np.inf, -np.inf), DTYPES[:3]), 3))
+    sweep(masked, some(itertools.product((slice(3, 4), slice(0, 50)), DTYPES[:3]), 2))
 
 
 def test_large_scores(rng):
@@ -188,31 +168,16 @@ def test_large_scores(rng):
     assert np.abs(got - want).max() < 0.3  # scores are rounded to hundredths
 
 
-def test_numbers_of_a_call(rng):
-    q, k, v, *_ = operands(rng, 1, 2, 30, 40, 8, 8)
-    f = forced(lambda q, k, v, s: kf.softmax(q @ k.swapaxes(-1, -2) * s) @ v)
-    for s in (0.5, 2.0):
-        np.testing.assert_allclose(f(q, k, v, s), kf.softmax(q @ k.swapaxes(-1, -2) * s) @ v, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, HALVES[0]], ids=str)
-def test_bits_do_not_depend_on_threads(rng, dtype):
-    arrays = operands(rng, 2, 2, 600, 1100, 16, 16, dtype=dtype)
-    f, before, results = forced(FORMS["a chain"]), kf.get_num_threads(), []
+@pytest.mark.parametrize("dtype", DTYPES[:2], ids=str)
+def test_threads_and_callers(rng, threads, dtype):
+    arrays, f = operands(rng, 2, 2, 600, 1100, 16, 16, dtype=dtype), forced(FORMS["a chain"])
+    results = set()
     for n in (1, 2, 3):
-        kf.set_num_threads(n)
-        results.append(f(*arrays).tobytes())
-    kf.set_num_threads(before)
-    assert len(set(results)) == 1
-
-
-def test_several_callers(rng):
-    arrays = operands(rng, 2, 2, 300, 1100, 16, 16)
-    f = forced(FORMS["a chain"])
-    want = f(*arrays).tobytes()
+        threads(n)
+        results.add(f(*arrays).tobytes())
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        jobs = [pool.submit(lambda: f(*arrays).tobytes()) for _ in range(12)]
-        assert [j.result() for j in jobs] == [want] * 12
+        results |= {j.result() for j in [pool.submit(lambda: f(*arrays).tobytes()) for _ in range(12)]}
+    assert len(results) == 1
 
 
 def test_tensors(rng):
@@ -242,15 +207,11 @@ def test_a_mask_of_positions_is_the_librarys():
         assert (group.executor, group.kind) == ("array_library", "library_call")
 
 
-REFUSED = {
-    "scores that are stored": (lambda q, k, v: (kf.softmax(q @ k.swapaxes(-1, -2)) @ v, q @ k.swapaxes(-1, -2)),
-                               "float32"),
-    "weights that are changed": (lambda q, k, v: (kf.softmax(q @ k.swapaxes(-1, -2)) * 2) @ v, "float32"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused(case):
-    f, dtype = REFUSED[case]
-    groups = kf.plan(f, *[kf.spec((2, 64, 16), dtype)] * 3, device="EPYC-9654", executors="available").groups
-    assert "attention" not in [g.kind for g in groups]
+def test_refused():
+    """Scores that are stored, and weights that are changed."""
+    for f in (
+        lambda q, k, v: (kf.softmax(q @ k.swapaxes(-1, -2)) @ v, q @ k.swapaxes(-1, -2)),
+        lambda q, k, v: (kf.softmax(q @ k.swapaxes(-1, -2)) * 2) @ v,
+    ):
+        groups = kf.plan(f, *[kf.spec((2, 64, 16))] * 3, device="EPYC-9654", executors="available").groups
+        assert "attention" not in [g.kind for g in groups]

@@ -3,12 +3,16 @@ many kernels they are."""
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 import kfusion as kf
-from host_cuda import HAVE_COMPILER, HostKernels
+from graph_runs import draw, wide
 from kfusion._ops import extremes
+from kinds import DTYPES as FLOATS
+from sweeps import sweep
 
 pytestmark = pytest.mark.native
 
@@ -52,16 +56,24 @@ def test_numpys_positions(dtype):
     assert kf.argmax(np.zeros((0, 3), dtype), 1).shape == (0,)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_columns_are_searched_in_one_sweep(dtype, isa):
-    """Around a register and a block of columns, and a turn of rows; the last shape is one of several parts of rows."""
-    for shape in ((1, 16), (9, 15), (8, 17), (23, 129), (17, 1030), (3000, 270)):
-        for x in arrays(shape, dtype):
-            check(x, 0)
-    both = kf.fuse(lambda x: (x.max(0), x.argmax(0), x.argmin(0)))
-    for x in (*arrays((50, 70), dtype), *(a[::-2, 3:] for a in arrays((50, 70), dtype))):
-        for got, want in zip(both(x), (x.max(0), x.argmax(0), x.argmin(0)), strict=True):
-            np.testing.assert_array_equal(got, want)
+# Less than a register, whole ones, around a chunk of each width, and around what is searched as a whole.
+COLS = [64, 65, 127, 511, 512, 513, 1023, 1024, 1025, 1100, 2049, 5000]
+
+
+def test_rows_around_a_chunk(isa, some, rng):
+    """The extreme is in the last element, in each other row; or everywhere."""
+
+    def checked(dtype, cols):
+        for rows in (1, 20):
+            for x in arrays((rows, cols), dtype):
+                last = x.copy()
+                last[:, -1], last[::2, -1] = 100, -100
+                for given in (x, last):
+                    got = kf.fuse(lambda x: (x.argmax(-1), x.argmin(-1), x.max(-1)))(given)
+                    for a, b in zip(got, (given.argmax(-1), given.argmin(-1), given.max(-1)), strict=True):
+                        np.testing.assert_array_equal(a, b)
+
+    sweep(checked, some(itertools.product(DTYPES[:5], COLS), 8))
 
 
 @pytest.mark.parametrize("shape", [(20, 9), (3, 40), (2, 7, 11), (60, 2), (131,)])
@@ -89,15 +101,16 @@ BESIDE = {
 }
 
 
-@pytest.mark.parametrize("case", BESIDE)
-def test_positions_beside_other_values(case, isa):
-    f = kf.fuse(BESIDE[case])
-    rng = np.random.default_rng(1)
-    for shape in ((3, 5), (9, 40), (7, 1030), (2, 9000), (1, 20_000), (2, 66_000)):
+def test_positions_beside_other_values(isa, some, rng):
+    def checked(case, shape):
+        f = kf.fuse(BESIDE[case])
         x = rng.integers(-50, 50, shape).astype(np.float32) / 8 + 7
         got, want = f(x), f.unfused(x)
         for a, b in zip(*(r if isinstance(r, tuple) else (r,) for r in (got, want)), strict=True):
             np.testing.assert_allclose(a, b, rtol=0 if a.dtype == np.int64 else 1e-6)
+
+    shapes = ((3, 5), (9, 40), (7, 1030), (2, 9000), (1, 20_000), (2, 66_000))
+    sweep(checked, some(itertools.product(BESIDE, shapes), 10))
 
 
 def test_what_is_no_search_stays():
@@ -115,6 +128,46 @@ def test_what_is_no_search_stays():
     for name, f in cases.items():
         fused = kf.fuse(f)
         np.testing.assert_array_equal(fused(x, numbers), fused.unfused(x, numbers), err_msg=name)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((300, 40), 1), ((40, 300), 0), ((3, 9, 300), (0, 1))], ids=str)
+@pytest.mark.parametrize("step", [1, -1])
+def test_positions_that_descend(shape, axis, step, rng):
+    """The least position of an extreme is the last one's then."""
+    x = rng.integers(0, 3, shape).astype(np.float32)
+    along = axis[-1] if isinstance(axis, tuple) else axis
+
+    def least(x, positions, to):
+        hit = to.logical_or(x == x.max(axis, keepdims=True), to.isnan(x))
+        return to.where(hit, to.flip(positions, along) if step < 0 else positions, 1000).min(axis)
+
+    got = kf.fuse(lambda x: least(x, kf.iota(shape, along), kf))(x)
+    np.testing.assert_array_equal(got, least(x, np.indices(shape)[along], np))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_losses_by_class_numbers(dtype, isa, rng):
+    cols = int(rng.choice([64, 130, 3000]))
+    x, t = draw(rng, dtype, (20, cols)), rng.integers(-cols, cols, 20).astype(rng.choice(["int32", "int64"]))
+    f = kf.fuse(lambda x, t: kf.logsumexp(x, -1) - kf.take_along_axis(x * 2, t[:, None], 1)[:, 0])
+    want = np.log(np.exp(wide(x)).sum(-1)) - 2 * wide(x)[np.arange(20), t]
+    within = {"float64": 1e-12, "float32": 1e-5, "float16": 2e-2, "bfloat16": 1e-1}[dtype]
+    np.testing.assert_allclose(wide(f(x, t)), want, atol=within)
+
+
+def test_cross_entropy_of_torch(isa, some):
+    torch = pytest.importorskip("torch")
+    x, t = torch.randn(40, 300), torch.randint(0, 300, (40,))
+    t[3] = -100
+    x[5, 7], x[6, 8] = float("nan"), float("inf")
+
+    def checked(reduction, smoothing):
+        def loss(x, t):
+            return torch.nn.functional.cross_entropy(x, t, reduction=reduction, label_smoothing=smoothing)
+
+        torch.testing.assert_close(kf.fuse(loss)(x, t), loss(x, t), rtol=2e-6, atol=2e-6, equal_nan=True)
+
+    sweep(checked, some(itertools.product(("none", "mean", "sum"), (0.0, 0.1)), 3))
 
 
 def test_errors():
@@ -164,10 +217,12 @@ ONE_KERNEL = {
 }
 
 
-@pytest.mark.parametrize("case", ONE_KERNEL)
-def test_kernels(case):
-    plan = kf.plan(ONE_KERNEL[case], kf.spec((37, 53)), device="H200")
-    assert [len(g.loads) for g in plan.groups] == [1]
+def test_kernels():
+    def checked(case):
+        plan = kf.plan(ONE_KERNEL[case], kf.spec((37, 53)), device="H200")
+        assert [len(g.loads) for g in plan.groups] == [1]
+
+    sweep(checked, [(case,) for case in ONE_KERNEL])
 
 
 def test_what_max_of_torch_gives_is_one_kernel():
@@ -182,19 +237,3 @@ def test_long_rows_are_read_once():
     plan = kf.plan(lambda x: x.argmax(), kf.spec((4096, 4096)), device="H200")
     assert [(g.kind, g.passes if not g.row_on_chip else 1) for g in plan.groups] == [("rows", 1)] * 2
     assert plan.fused.issued.total < 1.01 * 4096 * 4096 * 4
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
-def test_on_a_host_that_plays_the_gpu(tmp_path):
-    """Rows in registers of lanes, warps and blocks, in rings, read again; columns; everything."""
-
-    def f(x):
-        return x.max(-1), x.argmax(-1), x.argmin(0), x.argmax()
-
-    shapes = ((300, 6), (40, 33), (9, 256), (3, 4096), (3, 40_000))
-    arguments = [x for shape in shapes for dtype in ("float32", "float16") for x in arrays(shape, dtype)]
-    kernels = HostKernels([kf.trace(f, x) for x in arguments], tmp_path, clusters=True, multiprocessors=4)
-    for i, x in enumerate(arguments):
-        for got, want in zip(kernels.run(i, [x]), f(x), strict=True):
-            np.testing.assert_array_equal(got, want)

@@ -39,10 +39,6 @@ def memory_of(array: np.ndarray) -> Memory:
     return Memory(owner.reshape(-1), first // array.itemsize)
 
 
-def c_strides(shape: list[int]) -> list[int]:
-    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-
-
 def run(
     lowered: dict[str, Any],
     inputs: list[np.ndarray],
