@@ -1,7 +1,11 @@
-"""Every pair of dtypes, with axes and without: fused functions give the dtypes and values that the library gives."""
+"""Every pair of dtypes, with axes and without, and numbers beside arrays: fused functions give the library's dtypes and
+values. Beside half types arithmetic has Python's numbers in float32, as torch does; comparisons, and NumPy's operators,
+in the array's dtype; what no dtype holds is an error where torch raises one."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 
 import numpy as np
@@ -11,9 +15,13 @@ import dtype_sweep
 import kfusion as kf
 from dtype_sweep import difference, layout_difference, layouts, variations
 from dtype_sweep_functions import FUNCTIONS
+from sweeps import sweep, texts
 
-CASES = [(library, text) for library, texts in FUNCTIONS.items() for text in texts]
+torch = pytest.importorskip("torch")
+F = torch.nn.functional
+ml_dtypes = pytest.importorskip("ml_dtypes")
 DRAWN = 25  # variations of a function
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 
 
 @pytest.fixture(autouse=True)
@@ -25,47 +33,34 @@ def one_thread():
     kf.set_num_threads(before)
 
 
-def wrong(library, text, seed, some=None):
+# ---- pairs of dtypes ------------------------------------------------------------------------------------------------
+
+
+def wrong(library, text, seed, some=list):
     """What differs, of all variations or of those that `some` chooses."""
-    if library == "torch":
-        pytest.importorskip("torch")
-    found = [(v, difference(v, seed)) for v in (some or list)(variations(library, text))]
+    found = [(v, difference(v, seed)) for v in some(list(variations(library, text)))]
     return [f"{v}: {text}" for v, text in found if text not in (None, "refused", "taken")]
 
 
-@pytest.mark.parametrize("library", FUNCTIONS)
-def test_some_pairs_of_dtypes(library, seed, rng):
+def test_some_pairs_of_dtypes(seed, rng):
     """A few functions, drawn; by hand: python tests/support/dtype_sweep.py."""
-
-    def some(all_of_them):
-        of_one = list(all_of_them)
-        return [of_one[i] for i in rng.permutation(len(of_one))[:DRAWN]]
-
-    drawn = rng.permutation(len(FUNCTIONS[library]))[:12]
-    assert [t for i in drawn for t in wrong(library, FUNCTIONS[library][i], seed, some)] == []
+    for library, functions in FUNCTIONS.items():
+        drawn = [functions[i] for i in rng.permutation(len(functions))[:12]]
+        some = lambda rows: [rows[i] for i in rng.permutation(len(rows))[:DRAWN]]  # noqa: E731
+        assert [found for text in drawn for found in wrong(library, text, seed, some)] == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("library", "text"), CASES, ids=[f"{library}: {text}" for library, text in CASES])
-def test_all_pairs_of_dtypes(library, text, seed):
-    assert wrong(library, text, seed) == []
+@pytest.mark.parametrize("library", FUNCTIONS)
+def test_all_pairs_of_dtypes(library, seed):
+    assert [found for text in FUNCTIONS[library] for found in wrong(library, text, seed)] == []
 
 
-@pytest.mark.parametrize("layout", layouts(np.random.default_rng(0)))
-def test_how_results_lie(layout, seed):
+def test_how_results_lie(seed, some):
     """They share no memory with operands, and lie as NumPy's."""
-    found = ((text, layout_difference(text, layout, seed)) for text in FUNCTIONS["numpy"])
-    assert [pair for pair in found if pair[1]] == []
-
-
-@pytest.mark.parametrize("weights", ["float16", "float32", "int64", "bool"])
-@pytest.mark.parametrize("dtype", ["bool", "int32", "float16", "float64"])
-def test_weighted_averages(dtype, weights):
-    """Integers and bools have float64, also beside weights of a narrower float."""
-    x, w = np.array([1, 0, 1], dtype), np.array([1, 3, 2]).astype(weights)
-    got, want = kf.fuse(lambda x, w: np.average(x, weights=w))(x, w), np.average(x, weights=w)
-    assert got.dtype == want.dtype
-    np.testing.assert_allclose(got, want, rtol=1e-3 if got.dtype == "float16" else 1e-7)
+    pairs = some(itertools.product(layouts(np.random.default_rng(0)), FUNCTIONS["numpy"]), 250)
+    found = ((text, layout, layout_difference(text, layout, seed)) for layout, text in pairs)
+    assert [row for row in found if row[2]] == []
 
 
 def test_what_differs_is_said(monkeypatch):
@@ -83,39 +78,174 @@ def test_what_differs_is_said(monkeypatch):
         assert re.match(message, difference(of_halves, 1))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int32", "bool"])
-@pytest.mark.parametrize("number", [2.7, 3, True, np.nan])
-def test_isclose_of_a_number(number, dtype):
-    """The number has the array's type before it is compared: 2.7 and 3 are 0.3008 apart as halves."""
-    x = np.array([3.0, 2.7, 2.5, 2.45, 0.0, np.nan if dtype.startswith("f") else 1]).astype(dtype)
-    for f in (lambda x: np.isclose(number, x, rtol=0.1, equal_nan=True), lambda x: np.isclose(x, number, rtol=0.1)):
-        np.testing.assert_array_equal(kf.fuse(f)(x), f(x))
+# ---- functions of NumPy ---------------------------------------------------------------------------------------------
 
 
-BEYOND = (1e6, -1e6, 70000, 65519.9, 65520.0, 65504, 2**40, 1e300, np.inf, np.nan, 1e-9)
-OF_NUMBERS = """np.isclose(x, c) ; np.isclose(c, x) ; np.isclose(x, 1.0, atol=c) ; np.isclose(x, 1.0, rtol=c)
-np.isclose(x, c, equal_nan=True) ; np.isclose(x, x[::-1], atol=c) ; np.isclose(x, x[::-1], rtol=c)
-x < c ; c <= x ; x == c ; x != c ; np.clip(x, -c, c) ; np.clip(x, None, c) ; np.clip(x, c, None) ; np.where(x > 0, x, c)
-np.where(x > 0, c, 0.5) ; np.maximum(x, c) ; np.fmin(c, x) ; np.nan_to_num(x, nan=c) ; np.select([x > 0], [x], c)"""
+def test_weighted_averages_and_isclose():
+    """Integers and bools have float64, also beside weights of a narrower float. A number that is close has the array's
+    type before it is compared: 2.7 and 3 are 0.3008 apart as halves.
+    """
 
-
-@pytest.mark.parametrize("is_argument", [False, True])
-@pytest.mark.parametrize("text", [text.strip() for line in OF_NUMBERS.splitlines() for text in line.split(";")])
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflows and of tolerances that are not finite
-def test_halves_and_numbers_beyond_their_range(text, is_argument):
-    x = np.array([0, 1, -1, 65504, -65504, np.inf, -np.inf, np.nan, 3.5, 6e-8], np.float16)
-    f = eval(f"lambda x, c: {text}")
-    fused = kf.fuse(f)
-    for c in BEYOND:
-        got, want = fused(x, c) if is_argument else kf.fuse(lambda x, c=c: f(x, c))(x), f(x, c)
+    def averages(dtype, weights):
+        x, w = np.array([1, 0, 1], dtype), np.array([1, 3, 2]).astype(weights)
+        got, want = kf.fuse(lambda x, w: np.average(x, weights=w))(x, w), np.average(x, weights=w)
         assert got.dtype == want.dtype
-        np.testing.assert_array_equal(got, want, str(c))
+        np.testing.assert_allclose(got, want, rtol=1e-3 if got.dtype == "float16" else 1e-7)
+
+    def close(dtype, number):
+        x = np.array([3.0, 2.7, 2.5, 2.45, 0.0, np.nan if dtype.startswith("f") else 1]).astype(dtype)
+        for f in (lambda x: np.isclose(number, x, rtol=0.1, equal_nan=True), lambda x: np.isclose(x, number, rtol=0.1)):
+            np.testing.assert_array_equal(kf.fuse(f)(x), f(x))
+
+    dtypes = ("bool", "int32", "float16", "float64")
+    sweep(averages, itertools.product(dtypes, ("float16", "float32", "int64", "bool")))
+    sweep(close, itertools.product((*dtypes, "float32"), (2.7, 3, True, np.nan)))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_the_bound_of_hardshrink_is_of_the_array_s_type(dtype):
-    torch = pytest.importorskip("torch")
-    f = torch.nn.functional.hardshrink
-    for c in (0.1, 0.3, 3.3, 60.7):
-        x = torch.tensor([c, -c, c * 1.01, c * 0.99], dtype=getattr(torch, dtype))
-        assert kf.fuse(f)(x, c).equal(f(x, c))
+OF_NUMBERS = """
+np.isclose(x, c) ; np.isclose(c, x) ; np.isclose(x, 1.0, atol=c) ; np.isclose(x, 1.0, rtol=c)
+np.isclose(x, c, equal_nan=True) ; np.isclose(x, x[::-1], atol=c) ; np.isclose(x, x[::-1], rtol=c)
+x < c ; c <= x ; x == c ; x != c ; np.clip(x, -c, c) ; np.clip(x, None, c) ; np.clip(x, c, None)
+np.where(x > 0, x, c) ; np.where(x > 0, c, 0.5) ; np.maximum(x, c) ; np.fmin(c, x) ; np.nan_to_num(x, nan=c)
+np.select([x > 0], [x], c)
+"""
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's, of overflows and of tolerances that are not finite
+def test_halves_and_numbers_beyond_their_range(some):
+    x = np.array([0, 1, -1, 65504, -65504, np.inf, -np.inf, np.nan, 3.5, 6e-8], np.float16)
+    beyond = (1e6, -1e6, 70000, 65519.9, 65520.0, 65504, 2**40, 1e300, np.inf, np.nan, 1e-9)
+
+    def check(text, is_argument):
+        f = eval(f"lambda x, c: {text}")
+        fused = kf.fuse(f)
+        for c in some(beyond, 4):
+            got, want = fused(x, c) if is_argument else kf.fuse(lambda x, c=c: f(x, c))(x), f(x, c)
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want, str(c))
+
+    sweep(check, itertools.product(texts(OF_NUMBERS), (False, True)))
+
+
+def test_numpys_formulas_round_numbers():
+    """A number that becomes one of a half type has been rounded where it is computed in float32."""
+
+    def check(f, dtype):
+        x, fused = np.array([60000.0, 2048, 100, -7.5], dtype), kf.fuse(lambda x, y: f(x, y))
+        for y in (2.7, 3.3, 0.1):
+            want = f(x.astype("float32"), np.float32(x.dtype.type(y))).astype(dtype)
+            np.testing.assert_array_equal(fused(x, y), want)
+            np.testing.assert_array_equal(kf.fuse(lambda x, y=y: f(x, y))(x), want)
+
+    functions = (np.fmod, np.remainder, lambda x, y: np.divmod(x, y)[1])
+    sweep(check, itertools.product(functions, (np.float16, ml_dtypes.bfloat16)))
+    x = np.linspace(-4, 4, 1001).astype(np.float16)
+    assert np.array_equal(kf.fuse(lambda x: x * SCALAR)(x), x * SCALAR)
+    assert np.array_equal(kf.fuse(lambda x: x == SCALAR)(x), x == SCALAR)
+    want = F.gelu(torch.from_numpy(x).double(), approximate="tanh").numpy()  # formulas of kfusion are exact for all
+    assert (np.abs(kf.gelu(x, approximate="tanh") - want) <= 1.05 * 2.0**-11 * np.abs(want) + 1e-6).all()
+
+
+# ---- Python's numbers beside half types of torch --------------------------------------------------------------------
+
+SCALAR = 0.1  # of which both half types hold no more than 0.0999755859375 and 0.10009765625
+ARITHMETIC = """
+x * SCALAR ; x / 3.3 ; x * 0 + SCALAR ; SCALAR - x * 0 ; torch.lerp(x * 0, x, SCALAR) ; F.hardswish(x)
+torch.addcmul(x * 0, x, x, value=SCALAR) ; F.gelu(x, approximate="tanh") ; F.softplus(x, beta=SCALAR)
+"""
+AS_STORED = """
+x == SCALAR ; x >= SCALAR ; x < SCALAR ; x != SCALAR ; torch.where(x > 0, x, SCALAR) ; torch.clamp(x, max=SCALAR)
+x.masked_fill(x > 0, SCALAR) ; torch.full_like(x, SCALAR) + x * 0
+"""
+
+
+def test_numbers_beside_halves():
+    def arithmetic(text, dtype):
+        f, x = eval(f"lambda x: {text}"), torch.linspace(-4, 4, 1001).to(getattr(torch, dtype))
+        got, want = kf.fuse(f)(x).double(), f(x.double())
+        assert ((got - want).abs() <= 1.05 * ROUNDING[dtype] * want.abs() + 1e-6).all()
+
+    def as_stored(text, dtype):
+        f = eval(f"lambda x, s=SCALAR: {text}")
+        x = torch.cat([torch.tensor([SCALAR, -SCALAR]), torch.linspace(-1, 1, 101)]).to(getattr(torch, dtype))
+        assert torch.equal(kf.fuse(lambda x: f(x))(x), f(x))
+        assert torch.equal(kf.fuse(lambda x, s: f(x))(x, SCALAR), f(x))
+
+    def among_arguments(dtype):
+        x, f = torch.ones(100, dtype=getattr(torch, dtype)), kf.fuse(lambda x, s: x * 2 * s)
+        for s in (SCALAR, 1e-3, 7.7):
+            assert torch.equal(f(x, s), (torch.ones(100, dtype=torch.float64) * 2 * s).to(x.dtype))
+        for c in (0.1, 0.3, 3.3, 60.7):  # the bound of hardshrink is of the array's type
+            x = torch.tensor([c, -c, c * 1.01, c * 0.99], dtype=getattr(torch, dtype))
+            assert kf.fuse(F.hardshrink)(x, c).equal(F.hardshrink(x, c))
+
+    sweep(arithmetic, itertools.product(texts(ARITHMETIC), ROUNDING))
+    sweep(as_stored, itertools.product(texts(AS_STORED), ROUNDING))
+    sweep(among_arguments, [(dtype,) for dtype in ROUNDING])
+    x = torch.tensor([float("inf"), 6e4, 1.0, -1.0, 0.0], dtype=torch.float16)
+    for f in (lambda x: x / 1e6, lambda x: x - 1e6, lambda x: x + 1e6, lambda x: x * 1e6):
+        assert torch.equal(kf.fuse(f)(x).nan_to_num(7.0), f(x).nan_to_num(7.0))
+    g = kf.trace(lambda x: x * SCALAR, kf.spec((4,), "bfloat16", like="torch"))
+    (constant,) = [n for n in g.to_dict()["nodes"] if n["op"] == "constant" and not n["weak"]]
+    assert (constant["wide"], constant["value"]) == (True, np.float32(SCALAR))
+
+
+CONVERTING = {
+    "fill_": lambda x, s: x.clone().fill_(s), "clamp": lambda x, s: x.clamp(max=s),
+    "masked_fill": lambda x, s: x.masked_fill(x > 0, s), "full_like": lambda x, s: torch.full_like(x, s) + x * 0,
+    "new_full": lambda x, s: x.new_full((3,), s) + x[:3] * 0,
+    "pad": lambda x, s: torch.nn.functional.pad(x, (1, 1), value=s),
+    "hardtanh": lambda x, s: torch.nn.functional.hardtanh(x, -1.0, s),
+    "threshold": lambda x, s: torch.nn.functional.threshold(x, 0.5, s),
+    "hardshrink": lambda x, s: torch.nn.functional.hardshrink(x, s),
+    "softshrink": lambda x, s: torch.nn.functional.softshrink(x, s), "add": lambda x, s: torch.add(x, x, alpha=s),
+}  # fmt: skip
+WIDE = {
+    "product": lambda x, s: x * s, "sum": lambda x, s: x + s, "comparison": lambda x, s: x < s,
+    "where": lambda x, s: torch.where(x > 0, x, s), "leaky_relu": lambda x, s: torch.nn.functional.leaky_relu(x, s),
+    "lerp": lambda x, s: torch.lerp(x, x * 0, s),
+}  # fmt: skip
+
+
+def _calls(f, x, numbers, is_argument):
+    """Each number, and the call of the fused function with it: one of its arguments, or a constant of the function."""
+    fused = kf.fuse(f)
+    for s in numbers:
+        constant = functools.partial(kf.fuse(lambda x, s=s: f(x, s)), x)
+        yield s, functools.partial(fused, x, s) if is_argument else constant
+
+
+def stored(x, s):
+    y = x.clone()
+    y[1:3] = s
+    return y
+
+
+def test_numbers_beyond_a_dtype():
+    """A number among the arguments is looked at in each call."""
+    x, says = torch.linspace(-1, 1, 6).half(), r"(cannot be converted to type|must be in range)"
+
+    def converting(name, f, most, numbers, is_argument):
+        for s, call in _calls(f, x, numbers, is_argument):
+            if s > most:
+                for of, message in ((functools.partial(f, x, s), says), (call, rf"kfusion\._?{name}: .*{says}")):
+                    with pytest.raises(RuntimeError, match=message):
+                        of()
+            else:
+                torch.testing.assert_close(call(), f(x, s))
+
+    def wide(_, f):
+        fused = kf.fuse(f)
+        for s in (0.5, 1e6, -1e6):
+            torch.testing.assert_close(fused(x, s), f(x, s))
+
+    of_float32 = [(name, getattr(F, name), 1e38, (0.5, 1e6, 1e39, 0.75)) for name in ("leaky_relu", "elu", "celu")]
+    rows = [(*row, 65504, (0.5, 0.25, 1e6, 0.75)) for row in CONVERTING.items()] + of_float32
+    sweep(converting, [(*row, is_argument) for row in rows for is_argument in (False, True)])
+    sweep(wide, [*WIDE.items(), ("stored numbers become infinite", stored)])
+    for f in (lambda x, s: x.masked_fill(x > 0, s), lambda x, s: x.clamp(max=s)):  # infinities have a place in floats
+        assert torch.equal(kf.fuse(f)(x, float("inf")), f(x, float("inf")))
+    fused = kf.fuse(lambda x, s: torch.where(x > 0, s, 0.5))  # conditions alone give float32
+    assert fused(x, 2.0).tolist() == [0.5, 0.5, 0.5, 2.0, 2.0, 2.0]
+    with pytest.raises(RuntimeError, match="cannot be converted to type"):
+        fused(x, 1e39)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from kfusion import _core
+from sweeps import refusals, sweep
 
+torch = pytest.importorskip("torch")
 ROWS = _core.op_table()
 MAPS = [r for r in ROWS if r["kind"] == "map"]
 REDUCTIONS = [r for r in ROWS if r["kind"] == "reduce"]
@@ -27,12 +30,7 @@ def _philox(x, y, z):
 
 
 LIKE = {"S_S": np.positive, "F_F": np.exp, "LLL_L": _philox}  # by signature, of what NumPy lacks
-
 Operand = Any  # a Python scalar, or (dtype, number of axes)
-
-
-def by_name(rows: Sequence[dict[str, Any]]) -> Any:
-    return pytest.mark.parametrize("row", rows, ids=[r["name"] for r in rows])
 
 
 def ours(library: str, call: Callable[[_core.Graph, list[int]], int], operands: Sequence[Operand]) -> str:
@@ -60,87 +58,68 @@ def numpy_answer(f: Callable[..., Any], operands: Sequence[Operand]) -> str:
     return dtype if dtype in NUMPY_DTYPES else REFUSED  # int8 of np.square(bool), say
 
 
-@by_name(MAPS)
-def test_maps_promote_as_numpy(row):
-    name = row["name"]
-    f = getattr(np, name) if hasattr(np, name) else LIKE[row["signature"]]
-    kinds = [*((d, 1) for d in NUMPY_DTYPES), *SCALARS]
-    for operands in itertools.product(kinds, repeat=row["arity"]):
-        if name == "clip" and not isinstance(operands[0], tuple):
-            continue  # np.clip makes an array of its first argument before it promotes
-        if name == "reciprocal" and mapped(name, operands) == REFUSED:
-            assert numpy_answer(f, operands) in (REFUSED, "int32", "int64")  # an integer division there
-            continue
-        assert mapped(name, operands) == numpy_answer(f, operands), operands
+def test_promotion_as_numpy():
+    def maps(name, signature, arity):
+        f = getattr(np, name) if hasattr(np, name) else LIKE[signature]
+        for operands in itertools.product([*((d, 1) for d in NUMPY_DTYPES), *SCALARS], repeat=arity):
+            if name == "clip" and not isinstance(operands[0], tuple):
+                continue  # np.clip makes an array of its first argument before it promotes
+            answer, expected = mapped(name, operands), numpy_answer(f, operands)
+            if name == "reciprocal" and answer == REFUSED:
+                assert expected in (REFUSED, "int32", "int64")  # an integer division there
+            else:
+                assert answer == expected, operands
 
+    def reductions(name):
+        for d in NUMPY_DTYPES:
+            answer = ours("numpy", lambda g, ids: g.reduce(name, ids[0], [0]), [(d, 1)])
+            assert answer == numpy_answer(getattr(np, name), [(d, 1)]), d
 
-def test_reciprocal_of_integers_says_what_to_write():
-    g = _core.Graph()
-    with pytest.raises(TypeError, match=r"reciprocal: x must be floats, got int32.*divide 1 by x"):
-        g.map("reciprocal", [g.input("x", (3,), "int32")])
-
-
-@by_name(REDUCTIONS)
-def test_reductions_promote_as_numpy(row):
-    for d in NUMPY_DTYPES:
-        answer = ours("numpy", lambda g, ids: g.reduce(row["name"], ids[0], [0]), [(d, 1)])
-        assert answer == numpy_answer(getattr(np, row["name"]), [(d, 1)]), d
+    sweep(maps, [(r["name"], r["signature"], r["arity"]) for r in MAPS])
+    sweep(reductions, [(r["name"],) for r in REDUCTIONS])
 
 
 # torch computes these for floats only; ours takes them as NumPy does.
 TORCH_LACKS = {
-    "hypot": ("bool", "int32", "int64"),
-    "logaddexp": ("bool", "int32", "int64"),
-    "absolute": ("bool",),
-    "floor": ("bool",),
-    "ceil": ("bool",),
-    "trunc": ("bool",),
-    "rint": ("bool",),
-    "clip": ("bool",),
+    **dict.fromkeys(("hypot", "logaddexp"), ("bool", "int32", "int64")),
+    **dict.fromkeys(("absolute", "floor", "ceil", "trunc", "rint", "clip"), ("bool",)),
 }
 
 
-def torch_lacks(name: str, promoted: Any, operands: Sequence[Operand]) -> bool:
-    """Documented exceptions: torch refuses, ours gives a result."""
+def is_excused(name: str, operands: Sequence[Operand], expected: str) -> bool:
+    """Documented exceptions: torch refuses, ours gives a result; or ours refuses, as NumPy does, bools."""
+    promoted = torch_promoted(operands)
+    if expected != REFUSED:
+        return name in ("sign", "square", "power") and promoted == "bool"
     if name == "subtract":  # `-` with a bool, whatever the other
         return any(o is True or (isinstance(o, tuple) and o[0] == "bool") for o in operands)
-    return str(promoted).removeprefix("torch.") in TORCH_LACKS.get(name, ())
+    return promoted in TORCH_LACKS.get(name, ())
 
 
-def ours_lacks(name: str, promoted: Any) -> bool:
-    """Documented exceptions: ours refuses, as NumPy does, what torch gives for bools."""
-    return name in ("sign", "square", "power") and str(promoted) == "torch.bool"
+def torch_function(row: dict[str, Any]) -> Callable[..., Any] | None:
+    names = (*row["other_names"], row["name"])  # torch.equal is another function than torch.eq
+    return next((getattr(m, n) for n in names for m in (torch, torch.special) if hasattr(m, n)), None)
 
 
-def torch_function(torch: Any, row: dict[str, Any]) -> Callable[..., Any]:
-    for name in (*row["other_names"], row["name"]):  # torch.equal is another function than torch.eq
-        for module in (torch, torch.special):
-            if hasattr(module, name):
-                return getattr(module, name)
-    pytest.skip("torch has no such function")
-
-
-def torch_value(torch: Any, o: Operand) -> Any:
+def torch_value(o: Operand) -> Any:
     return torch.ones((1,) * o[1], dtype=getattr(torch, o[0])) if isinstance(o, tuple) else o
 
 
-def torch_answer(torch: Any, f: Callable[..., Any], operands: Sequence[Operand]) -> str | None:
+def torch_answer(f: Callable[..., Any], operands: Sequence[Operand]) -> str | None:
     """None where the function does not take Python scalars there."""
     try:
-        return str(f(*(torch_value(torch, o) for o in operands)).dtype).removeprefix("torch.")
+        return str(f(*map(torch_value, operands)).dtype).removeprefix("torch.")
     except TypeError:
         return None
     except RuntimeError:  # and NotImplementedError
         return REFUSED
 
 
-def torch_promoted(torch: Any, operands: Sequence[Operand]) -> Any:
-    values = [torch_value(torch, o) for o in operands]
-    result = values[0]
-    for v in values[1:]:
-        dtype = torch.result_type(result, v)
-        result = torch.ones(1, dtype=dtype)
-    return result.dtype if isinstance(result, torch.Tensor) else None
+def torch_promoted(operands: Sequence[Operand]) -> str:
+    result, *others = map(torch_value, operands)
+    for v in others:
+        result = torch.ones(1, dtype=torch.result_type(result, v))
+    return str(result.dtype).removeprefix("torch.") if isinstance(result, torch.Tensor) else ""
 
 
 def operand_sets(arity: int) -> list[tuple[Operand, ...]]:
@@ -151,96 +130,77 @@ def operand_sets(arity: int) -> list[tuple[Operand, ...]]:
     return [c for c in itertools.product(kinds, repeat=arity) if any(isinstance(o, tuple) for o in c)]
 
 
-@by_name(MAPS)
-def test_maps_promote_as_torch(row):
-    torch = pytest.importorskip("torch")
-    name, f = row["name"], torch_function(torch, row)
-    compared = 0
-    for operands in operand_sets(row["arity"]):
-        if name == "where" and operands[0] != ("bool", 1):
-            continue  # torch wants a bool condition, ours takes any
-        expected = torch_answer(torch, f, operands)
-        if expected is None:
-            continue
-        answer = mapped(name, operands, "torch")
-        compared += 1
-        if answer != expected:
-            promoted = torch_promoted(torch, operands)
-            excused = torch_lacks(name, promoted, operands) if expected == REFUSED else ours_lacks(name, promoted)
-            assert excused, (operands, answer, expected)
-        elif any(o == ("bfloat16", 1) for o in operands) and all(o[1] == 1 for o in operands if isinstance(o, tuple)):
-            assert mapped(name, operands, "numpy") == expected, operands  # NumPy has no bfloat16: torch's rules
-    assert compared >= len(TORCH_DTYPES)
+def test_promotion_as_torch():
+    def maps(name, f, arity):
+        compared = 0
+        for operands in operand_sets(arity):
+            if name == "where" and operands[0] != ("bool", 1):
+                continue  # torch wants a bool condition, ours takes any
+            expected = torch_answer(f, operands)
+            if expected is None:
+                continue
+            answer = mapped(name, operands, "torch")
+            compared += 1
+            if answer != expected:
+                assert is_excused(name, operands, expected), (operands, answer, expected)
+            elif ("bfloat16", 1) in operands and all(o[1] == 1 for o in operands if isinstance(o, tuple)):
+                assert mapped(name, operands) == expected, operands  # NumPy has no bfloat16: torch's rules
+        assert compared >= len(TORCH_DTYPES)
+
+    def reductions(name):
+        for d in TORCH_DTYPES:
+            answer = ours("torch", lambda g, ids: g.reduce(name, ids[0], None), [(d, 1)])
+            assert answer == torch_answer(getattr(torch, name), [(d, 1)]), d
+
+    sweep(maps, [(r["name"], f, r["arity"]) for r in MAPS if (f := torch_function(r))])
+    sweep(reductions, [(r["name"],) for r in REDUCTIONS])
 
 
-@by_name(REDUCTIONS)
-def test_reductions_promote_as_torch(row):
-    torch = pytest.importorskip("torch")
-    for d in TORCH_DTYPES:
-        answer = ours("torch", lambda g, ids: g.reduce(row["name"], ids[0], None), [(d, 1)])
-        assert answer == torch_answer(torch, getattr(torch, row["name"]), [(d, 1)]), d
-
-
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-@pytest.mark.parametrize("shape", [(1, 1), (1,)])
-def test_matmul_promotes(library, shape):
-    if library == "torch":
-        torch = pytest.importorskip("torch")
-    for a, b in itertools.product(NUMPY_DTYPES, repeat=2):
+def test_products_promote():
+    for shape, a, b in itertools.product([(1, 1), (1,)], NUMPY_DTYPES, NUMPY_DTYPES):
         operands = [(a, len(shape)), (b, len(shape))]
-        answer = ours(library, lambda g, ids: g.matmul(*ids), operands)
-        if library == "numpy":
-            assert answer == str((np.ones(shape, a) @ np.ones(shape, b)).dtype)
-        elif a != b or a != "bool":  # bools: torch has no kernel
-            assert answer == torch_answer(torch, torch.matmul, operands), operands
+        of_numpy, of_torch = (ours(library, lambda g, ids: g.matmul(*ids), operands) for library in ("numpy", "torch"))
+        assert of_numpy == str((np.ones(shape, a) @ np.ones(shape, b)).dtype)
+        if a != b or a != "bool":  # bools: torch has no kernel
+            assert of_torch == torch_answer(torch.matmul, operands), operands
 
 
-@pytest.mark.parametrize("op", ["add", "maximum", "clip", "where"])
-def test_an_integer_that_does_not_fit_overflows(op):
+def test_integers_as_scalars():
     g = _core.Graph()
-    x = g.input("x", (3,), "int32")
-    arguments = {"clip": [x, g.scalar(0), g.scalar(2**31)], "where": [x, x, g.scalar(-(2**31) - 1)]}
-    nodes = len(g)
-    with pytest.raises(OverflowError, match=f"^{op}: Python integer -?21474836.. out of bounds for int32$"):
-        g.map(op, arguments.get(op, [x, g.scalar(2**31)]))
-    assert len(g) <= nodes + 1, "only the scalar was added"
+    x, y = g.input("x", (3,), "int32"), g.input("y", (3,), "float32")
+    beyond, nodes = g.scalar(2**31), len(g)
+    arguments = {"clip": [x, g.scalar(0), beyond], "where": [x, x, g.scalar(-(2**31) - 1)]}
+    says = "Python integer -?21474836.. out of bounds for int32$"
+    rows = [(lambda op=op: g.map(op, arguments.get(op, [x, beyond])), OverflowError, f"^{op}: {says}")
+            for op in ("add", "maximum", "clip", "where")]  # fmt: skip
+    refusals([
+        *rows,
+        (lambda: g.scalar(2**63), OverflowError, "out of bounds for int64"),
+        (lambda: g.map("power", [g.input("z", (3,), "int64"), g.scalar(-1)]), ValueError, "negative integer powers"),
+        (lambda: g.reduce("mean", g.input("t", (3,), "int64", library="torch"), None), TypeError,
+         "mean: x must be floats, got int64"),
+        (lambda: g.map("reciprocal", [x]), TypeError, r"reciprocal: x must be floats, got int32.*divide 1 by x"),
+    ])  # fmt: skip
+    assert len(g) <= nodes + 5, "only inputs and scalars were added"
     g.map("add", [x, g.scalar(2**31 - 1)])
     g.map("add", [x, g.scalar(-(2**31))])
-    with pytest.raises(OverflowError, match="out of bounds for int64"):
-        g.scalar(2**63)
+    assert g.dtype(g.map("power", [y, g.scalar(-1)])) == "float32"
+    less = g.map("less", [x, beyond])  # comparisons with any integer are exact
+    assert g.dtype(less) == "bool"
+    assert [g.node(a)["dtype"] for a in g.node(less)["arguments"]] == ["int64", "int64"]
 
 
-def test_comparisons_with_any_integer_are_exact():
-    g = _core.Graph()
-    y = g.map("less", [g.input("x", (3,), "int32"), g.scalar(2**31)])
-    assert g.dtype(y) == "bool"
-    assert [g.node(a)["dtype"] for a in g.node(y)["arguments"]] == ["int64", "int64"]
+def test_refusals_name_op_and_dtypes():
+    def check(op, operands, message):
+        g = _core.Graph()
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+            g.map(op, [g.input("x", (), d) for d in operands])
 
-
-def test_an_integer_to_a_negative_power():
-    g = _core.Graph()
-    with pytest.raises(ValueError, match="negative integer powers"):
-        g.map("power", [g.input("x", (3,), "int64"), g.scalar(-1)])
-    assert g.dtype(g.map("power", [g.input("x", (3,), "float32"), g.scalar(-1)])) == "float32"
-
-
-@pytest.mark.parametrize(
-    ("op", "operands", "message"),
-    [
-        ("subtract", ["bool", "bool"], "subtract: arguments must be numbers other than bools, got bool and bool"),
-        ("negative", ["bool"], "negative: x must be numbers other than bools, got bool"),
-        ("invert", ["float32"], "invert: x must be integers or bools, got float32"),
-        ("bitwise_or", ["int32", "float16"], "bitwise_or: arguments must be integers or bools, got int32 and float16"),
-    ],
-)
-def test_refusals_name_op_and_dtypes(op, operands, message):
-    g = _core.Graph()
-    with pytest.raises(TypeError) as e:
-        g.map(op, [g.input("x", (), d) for d in operands])
-    assert str(e.value) == message
-
-
-def test_mean_of_torch_integers():
-    g = _core.Graph()
-    with pytest.raises(TypeError, match="mean: x must be floats, got int64"):
-        g.reduce("mean", g.input("x", (3,), "int64", library="torch"), None)
+    numbers, integers = "numbers other than bools", "integers or bools"
+    rows = [
+        ("subtract", ["bool", "bool"], f"subtract: arguments must be {numbers}, got bool and bool"),
+        ("negative", ["bool"], f"negative: x must be {numbers}, got bool"),
+        ("invert", ["float32"], f"invert: x must be {integers}, got float32"),
+        ("bitwise_or", ["int32", "float16"], f"bitwise_or: arguments must be {integers}, got int32 and float16"),
+    ]
+    sweep(check, rows)

@@ -6,6 +6,7 @@ import pytest
 
 import kfusion as kf
 from kfusion._named import KERNELS
+from sweeps import sweep
 
 torch = pytest.importorskip("torch")
 kf.register_torch_ops()
@@ -23,6 +24,7 @@ def positive(*shape):
     return floats(*shape).detach().abs() + 0.1
 
 
+# Name: arguments and keywords of a call, the first as a user would write it.
 # Name: arguments and keywords of a call, the first as a user would write it.
 CALLS = {
     "softmax": [((floats(4, 5), -1), {}), ((floats(2, 3, 5), [0, 1]), {})],
@@ -47,23 +49,22 @@ def op(name):
     return getattr(torch.ops.kfusion, name).default
 
 
-def test_all_kernels_are_operators():
+def test_results_and_gradients_are_the_kernels():
     assert {f"kfusion::{k.__name__}" for k in KERNELS} == set(kf.register_torch_ops())
     assert {k.__name__ for k in KERNELS} == set(CALLS)
 
+    def check(name, args, kwargs):
+        names = [a.name for a in op(name)._schema.arguments]
+        given = dict(zip(names, args, strict=False)) | kwargs
+        given = {n: tuple(v) if isinstance(v, list) else v for n, v in given.items()}
+        both = op(name)(*args, **kwargs), getattr(kf, f"fused_{name}")(**given)
+        wanted = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
+        ours, expected = ([y] if isinstance(y, torch.Tensor) else list(y) for y in both)
+        torch.testing.assert_close(ours, expected)
+        gradients = [torch.autograd.grad([y.square().sum() for y in side], wanted) for side in (ours, expected)]
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
 
-@pytest.mark.parametrize(("name", "args", "kwargs"), CASES)
-def test_results_and_gradients_are_the_kernels(name, args, kwargs):
-    names = [a.name for a in op(name)._schema.arguments]
-    tupled = {n: tuple(v) if isinstance(v, list) else v for n, v in (*zip(names, args, strict=False), *kwargs.items())}
-    ours, expected = op(name)(*args, **kwargs), getattr(kf, f"fused_{name}")(**tupled)
-    wanted = [a for a in args if isinstance(a, torch.Tensor) and a.requires_grad]
-    pairs = [(ours, expected)] if isinstance(ours, torch.Tensor) else list(zip(ours, expected, strict=True))
-    for a, b in pairs:
-        torch.testing.assert_close(a, b)
-    gradients = [torch.autograd.grad([y.square().sum() for y in side], wanted) for side in zip(*pairs, strict=True)]
-    for a, b in zip(*gradients, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    sweep(check, CASES)
 
 
 @pytest.mark.slow

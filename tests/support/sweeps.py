@@ -23,7 +23,7 @@ def sweep(check: Callable[..., None], rows: Iterable[tuple[Any, ...]]) -> None:
 
 def texts(table: str) -> list[str]:
     """The expressions of a table, which " ; " and ends of lines separate."""
-    return [text.strip() for line in table.strip().splitlines() for text in line.split(" ; ")]
+    return [text.strip() for line in table.splitlines() for text in line.split(" ; ") if text.strip()]
 
 
 def refusals(rows: Iterable[tuple[Callable[[], object], type[BaseException], str]]) -> None:
