@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 
 import pytest
@@ -11,9 +12,11 @@ import kfusion as kf
 from kfusion._compare import evaluate, libraries
 from kfusion._tracing import library_attention
 from kfusion._tracing.trace import trace
+from sweeps import sweep
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
+HEADS = (2, 8, 1024, 64)
 
 
 def spec(*shape, dtype="float32"):
@@ -28,7 +31,7 @@ def causal(q, k, v):
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
-HEADS = (2, 8, 1024, 64)
+# ---- what plans take, and why ---------------------------------------------------------------------------------------
 
 
 def test_attention_is_one_kernel_and_says_why():
@@ -55,73 +58,56 @@ def test_our_attention_of_torchs_tensors_may_be_torchs():
     assert "as the library" not in str(kf.plan(kf.attention, three, three, three, device="H200"))
 
 
-def test_half_of_a_causal_mask_is_left_out_by_the_library():
+def test_which_attention_is_taken():
     q = spec(4, 16, 4096, 128, dtype="bfloat16")
     whole = kf.plan(F.scaled_dot_product_attention, q, q, q, device="H200")
-    half = kf.plan(causal, q, q, q, device="H200")
-    assert half.library.flop_total == whole.library.flop_total // 2
+    assert kf.plan(causal, q, q, q, device="H200").library.flop_total == whole.library.flop_total // 2
+    names = [("attention.scores", "attention.softmax")]  # of groups mean kernels
+    plan = kf.plan(causal, *(spec(*HEADS) for _ in range(3)), device="H200", forbid=names)
+    assert "library_call" not in {op for g in plan.groups for op in g.ops}
+
+    def check(shape, dtype, device):
+        q = spec(*shape, dtype=dtype)
+        for f in (F.scaled_dot_product_attention, causal, lambda q, k, v: causal(q * 2, k, v) + 1):
+            plan = kf.plan(f, q, q, q, device=device)
+            assert plan.fused.time_us <= plan.library.time_us * (1 + 1e-9)
+
+    shapes = [(1, 2, 1, 32), (1, 8, 64, 64), (4, 2, 512, 32), (4, 32, 2048, 64), (4, 32, 2048, 128)]
+    sweep(check, itertools.product(shapes, ["float32", "bfloat16"], ["H200", "A100 80GB", "EPYC 9654"]))
 
 
-@pytest.mark.parametrize("shape", [(), (7,), (5, 7), (2, 1, 7), (1, 2, 1, 7), (3, 1, 5, 7), (1, 1, 1, 5, 7)])
-@pytest.mark.parametrize("dtype", [torch.bool, torch.float32])
-def test_our_attention_takes_masks_that_torchs_does_not(shape, dtype):
-    q, k, v = random(1, 2, 5, 8), random(1, 2, 7, 8), random(1, 2, 7, 8)
-    mask = (random(*shape) > -0.5 if shape else torch.tensor(True)).to(dtype)
-    want = kf.attention(*(x.double().numpy() for x in (q, k, v)), mask=mask.numpy())
-    for f in (kf.fuse(kf.attention), kf.fuse(kf.attention).unfused):
-        got = f(q, k, v, mask=mask)
-        assert got.shape == want.shape
-        torch.testing.assert_close(got.double(), torch.from_numpy(want), rtol=1e-5, atol=1e-6)
+def test_our_attention_takes_masks_that_torchs_does_not():
+    def check(shape, dtype):
+        q, k, v = random(1, 2, 5, 8), random(1, 2, 7, 8), random(1, 2, 7, 8)
+        mask = (random(*shape) > -0.5 if shape else torch.tensor(True)).to(dtype)
+        want = kf.attention(*(x.double().numpy() for x in (q, k, v)), mask=mask.numpy())
+        for f in (kf.fuse(kf.attention), kf.fuse(kf.attention).unfused):
+            got = f(q, k, v, mask=mask)
+            assert got.shape == want.shape
+            torch.testing.assert_close(got.double(), torch.from_numpy(want), rtol=1e-5, atol=1e-6)
+
+    shapes = [(), (7,), (5, 7), (2, 1, 7), (1, 2, 1, 7), (3, 1, 5, 7), (1, 1, 1, 5, 7)]
+    sweep(check, itertools.product(shapes, [torch.bool, torch.float32]))
 
 
-def test_our_attention_gives_the_same_by_either_function():
-    q, k, v = random(2, 3, 9, 8), random(2, 3, 9, 8) * 2, random(2, 3, 9, 8) - 1
-    mask = torch.ones(9, 9, dtype=torch.bool).tril()
-    for options in ({"causal": True}, {"mask": mask}, {"mask": mask[None, :1], "scale": 0.3}, {"scale": 2}):
-        got = kf.fuse(lambda q, k, v, o=options: kf.attention(q, k, v, **o))(q, k, v)
-        exact = kf.attention(*(x.double() for x in (q, k, v)), **options)
-        torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("device", ["H200", "A100 80GB", "EPYC 9654"])
-@pytest.mark.parametrize(
-    "shape", [(1, 2, 1, 32), (1, 8, 64, 64), (4, 2, 512, 32), (4, 32, 2048, 64), (4, 32, 2048, 128)]
-)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_no_attention_is_predicted_slower_than_the_librarys(shape, dtype, device):
-    q = spec(*shape, dtype=dtype)
-    for f in (F.scaled_dot_product_attention, causal, lambda q, k, v: causal(q * 2, k, v) + 1):
-        plan = kf.plan(f, q, q, q, device=device)
-        assert plan.fused.time_us <= plan.library.time_us * (1 + 1e-9), plan
-
-
-def of_norm(x, w):
-    return (F.rms_norm(x, (1024,), w) ** 2).sum()
-
-
-def of_layer_norm(x, w):
-    return (F.layer_norm(x, (1024,), w) ** 2).sum()
-
-
-def of_classes(x, w):
-    return F.cross_entropy(x * w, torch.zeros(512, dtype=torch.int64))
-
-
-@pytest.mark.parametrize(
-    ("f", "name"), [(of_norm, "rmsnorm"), (of_layer_norm, "layernorm"), (of_classes, "cross_entropy")]
-)
-def test_steps_that_backward_reads_are_no_kernels_beside_the_librarys(f, name):
+def test_steps_that_backward_reads_are_no_kernels_beside_the_librarys():
     """The library's call gives the numbers of each row, too; what is as large as x its backward pass computes again."""
-    plan = kf.plan(kf.value_and_grad(f, (0, 1)), spec(512, 1024), spec(1024))
-    steps = [g for g in plan.unfused_groups if any(stage.startswith(f"{name}.") for stage in g.stages)]
-    assert len(steps) > 1
-    assert plan.library.launches == plan.unfused.launches - len(steps) + 1
-    assert plan.library.issued.total < plan.unfused.issued.total
-    assert plan.library.time_us < plan.unfused.time_us
 
+    def check(name, f):
+        plan = kf.plan(kf.value_and_grad(f, (0, 1)), spec(512, 1024), spec(1024))
+        steps = [g for g in plan.unfused_groups if any(stage.startswith(f"{name}.") for stage in g.stages)]
+        assert len(steps) > 1
+        assert plan.library.launches == plan.unfused.launches - len(steps) + 1
+        assert plan.library.issued.total < plan.unfused.issued.total
+        assert plan.library.time_us < plan.unfused.time_us
 
-def test_a_product_that_backward_reads_is_counted_once():
-    """Attention's scores are large and slow: where backward reads them, the steps are counted as they are."""
+    rows = [
+        ("rmsnorm", lambda x, w: (F.rms_norm(x, (1024,), w) ** 2).sum()),
+        ("layernorm", lambda x, w: (F.layer_norm(x, (1024,), w) ** 2).sum()),
+        ("cross_entropy", lambda x, w: F.cross_entropy(x * w, torch.zeros(512, dtype=torch.int64))),
+    ]
+    sweep(check, rows)
+    # Attention's scores are large and slow: where backward reads them, the steps are counted as they are.
     plan = kf.plan(kf.value_and_grad(lambda q, k, v: (causal(q, k, v) ** 2).sum()), *(spec(2, 4, 128, 64),) * 3)
     assert plan.library == plan.unfused
 
@@ -136,18 +122,19 @@ def test_kernels_are_taken_where_they_are_predicted_to_be_faster():
     assert not [r for r in plan.refusals if r.reason == "library_is_faster"]
 
 
-def test_options_that_name_groups_mean_kernels():
-    plan = kf.plan(
-        causal, *(spec(*HEADS) for _ in range(3)), device="H200", forbid=[("attention.scores", "attention.softmax")]
-    )
-    assert "library_call" not in {op for g in plan.groups for op in g.ops}
+def test_a_bias_on_a_gpu_is_no_part_of_a_convolution():
+    """torch adds it in a kernel of its own there; on the CPU its convolutions do."""
+
+    def f(x, w, bias):
+        return torch.relu(F.conv_transpose2d(x, w, bias, stride=2))
+
+    for device, functions in (("cpu", 3), ("cuda", 2)):
+        arrays = [kf.spec(s, "bfloat16", like="torch", device=device) for s in ((2, 8, 9, 9), (8, 4, 2, 2), (4,))]
+        calls = [n for n in trace(f, *arrays).graph.to_dict()["nodes"] if n["op"] == "library_call"]
+        assert [len(n["arguments"]) for n in calls] == [functions]
 
 
-def test_numbers_that_change_are_no_part_of_a_form():
-    f = kf.fuse(lambda x, a: F.softplus(x, a) + F.celu(x, a) * a)
-    x = random(4, 5)
-    for a in (1.0, 2.5, 0.5):
-        torch.testing.assert_close(f(x, a), F.softplus(x, a) + F.celu(x, a) * a)
+# ---- what they give -------------------------------------------------------------------------------------------------
 
 
 FORMS = {
@@ -161,30 +148,26 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("name", FORMS)
-def test_both_ways_give_what_torch_gives(name):
-    x, w = random(2, 2, 8, 8), random(2, 2, 8, 8) + 1
-    f = FORMS[name]
-    torch.testing.assert_close(kf.fuse(f)(x, w), f(x, w))
-    torch.testing.assert_close(kf.fuse(f).unfused(x, w), f(x, w))
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_comparisons_call_the_users_function(name, monkeypatch):
-    x, w = random(2, 2, 8, 8), random(2, 2, 8, 8)
-    traced = trace(FORMS[name], x, w)
-    assert traced.forms
+def test_all_ways_give_what_torch_gives(monkeypatch):
     library = libraries.Torch("cpu")
     monkeypatch.setattr(library, "natives", {})
     monkeypatch.setattr(library, "matmul", None)  # what the forms stand for is not computed in steps
-    (got,) = evaluate.program(traced, library, forms=traced.forms)(*[i.array for i in traced.inputs])
-    torch.testing.assert_close(got, FORMS[name](x, w))
 
+    def check(_, f):
+        x, w = random(2, 2, 8, 8), random(2, 2, 8, 8) + 1
+        traced = trace(f, x, w)
+        assert traced.forms
+        (compared,) = evaluate.program(traced, library, forms=traced.forms)(*[i.array for i in traced.inputs])
+        for got in (kf.fuse(f)(x, w), kf.fuse(f).unfused(x, w), compared):
+            torch.testing.assert_close(got, f(x, w))
 
-def test_half_types_and_requires_grad():
+    sweep(check, FORMS.items())
     q = random(1, 2, 16, 8).half()
     with torch.no_grad():
         torch.testing.assert_close(kf.fuse(causal)(q, q, q.requires_grad_()), causal(q, q, q), rtol=2e-3, atol=2e-3)
+
+
+# ---- masks that torch's attention is called with --------------------------------------------------------------------
 
 
 def mask_given(query, mask, keys=6):
@@ -212,20 +195,20 @@ def test_masks_with_rows_apart_are_made_dense():
     assert torch.equal(mask_given(query, mask[..., :1].expand(mask.shape)), mask[..., :1].expand(mask.shape))
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_masks_of_bools_are_numbers_on_a_gpu(dtype):
+def test_masks_of_bools_are_numbers_on_a_gpu():
     """torch's are not always infinite there, and rows that see no key were not 0."""
-    query, mask = torch.empty(4, 3, 5, 8, device="meta", dtype=dtype), torch.rand(4, 1, 5, 6) < 0.5
-    mask[:, :, 0] = False
-    want = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -torch.inf)
-    for one in (mask, mask.mT.contiguous().mT, mask[0, 0], mask[:1], mask[..., :1].expand(mask.shape)):
-        given = mask_given(query, one.expand(*one.shape[:-3], 3, *one.shape[-2:]) if one.ndim > 2 else one)
-        assert given.dtype == dtype
-        assert given.stride(-1) == 1
-        assert given.ndim == 2 or given.stride(1) == 0
-        torch.testing.assert_close(given, torch.zeros(given.shape, dtype=dtype).masked_fill(~one, -torch.inf))
-    assert torch.equal(mask_given(query, mask), want)
-    assert mask_given(query.new_empty(query.shape, device="cpu"), mask) is mask
+
+    def check(dtype):
+        query, mask = torch.empty(4, 3, 5, 8, device="meta", dtype=dtype), torch.rand(4, 1, 5, 6) < 0.5
+        mask[:, :, 0] = False
+        for one in (mask, mask.mT.contiguous().mT, mask[0, 0], mask[:1], mask[..., :1].expand(mask.shape)):
+            given = mask_given(query, one.expand(*one.shape[:-3], 3, *one.shape[-2:]) if one.ndim > 2 else one)
+            assert (given.dtype, given.stride(-1)) == (dtype, 1)
+            assert given.ndim == 2 or given.stride(1) == 0
+            torch.testing.assert_close(given, torch.zeros(given.shape, dtype=dtype).masked_fill(~one, -torch.inf))
+        assert mask_given(query.new_empty(query.shape, device="cpu"), mask) is mask
+
+    sweep(check, [(torch.bfloat16,), (torch.float16,), (torch.float32,)])
 
 
 MASKS = {  # of numbers, and of how many keys
@@ -242,38 +225,23 @@ MASKS = {  # of numbers, and of how many keys
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-@pytest.mark.parametrize("name", MASKS)
-def test_masks_are_aligned_on_a_gpu(name, dtype):
+def test_masks_are_aligned_on_a_gpu():
     """torch's kernels read rows of a number for each key, at addresses of 16 bytes, whatever strides say."""
-    mask, keys = MASKS[name](functools.partial(torch.randn, dtype=dtype))
-    given = mask_given(torch.empty(4, 3, 5, 8, device="meta", dtype=dtype), mask, keys)
-    assert torch.equal(given, mask.expand(*mask.shape[:-1], keys))
-    if keys > 0:
-        assert given.stride(-1) == 1
-        assert given.data_ptr() % 16 == 0
-        assert all(stride % 8 == 0 for stride in given.stride()[:-1])
-    assert (given is mask) == (name == "dense")
 
+    def check(name, make, dtype):
+        mask, keys = make(functools.partial(torch.randn, dtype=dtype))
+        given = mask_given(torch.empty(4, 3, 5, 8, device="meta", dtype=dtype), mask, keys)
+        assert torch.equal(given, mask.expand(*mask.shape[:-1], keys))
+        if keys > 0:
+            assert (given.stride(-1), given.data_ptr() % 16) == (1, 0)
+            assert all(stride % 8 == 0 for stride in given.stride()[:-1])
+        assert (given is mask) == (name == "dense")
 
-def test_gradients_of_aligned_masks():
-    """They are summed over the keys for which a mask has one number; elements that share memory have one each."""
+    sweep(check, [(*row, dtype) for row in MASKS.items() for dtype in (torch.float16, torch.float32)])
     query, weights = torch.empty(4, 3, 5, 8, device="meta"), torch.arange(33.0)
-    mask = torch.randn(3, 5, 1, requires_grad=True)
+    mask = torch.randn(3, 5, 1, requires_grad=True)  # gradients are summed over keys that share a number
     (mask_given(query, mask, 33) * weights).sum().backward()
     assert torch.equal(mask.grad, torch.full((3, 5, 1), 528.0))
-    wide = torch.randn(3, 1, 1).expand(3, 5, 33).requires_grad_()
+    wide = torch.randn(3, 1, 1).expand(3, 5, 33).requires_grad_()  # elements that share memory have one each
     (mask_given(query, wide, 33) * weights).sum().backward()
     assert torch.equal(wide.grad, weights.expand(3, 5, 33))
-
-
-def test_a_bias_on_a_gpu_is_no_part_of_a_convolution():
-    """torch adds it in a kernel of its own there; on the CPU its convolutions do."""
-
-    def f(x, w, bias):
-        return torch.relu(F.conv_transpose2d(x, w, bias, stride=2))
-
-    for device, functions in (("cpu", 3), ("cuda", 2)):
-        arrays = [kf.spec(s, "bfloat16", like="torch", device=device) for s in ((2, 8, 9, 9), (8, 4, 2, 2), (4,))]
-        calls = [n for n in trace(f, *arrays).graph.to_dict()["nodes"] if n["op"] == "library_call"]
-        assert [len(n["arguments"]) for n in calls] == [functions]
