@@ -6,6 +6,7 @@ import pytest
 
 import kfusion as kf
 from kfusion._devices import device_table
+from sweeps import refusals
 
 X = kf.spec((4096, 1024))
 
@@ -14,13 +15,21 @@ def statistics(x):
     return kf.softmax(x), x.var(0), x.sum()
 
 
-def test_rows_need_no_links():
-    plan = kf.plan(lambda x, b: kf.softmax(x + b), X, kf.spec((1024,)), device="H200", mesh=kf.Mesh(4, {"x": 0}))
-    assert plan.link_bytes == 0
-    assert plan.exchanges == ()
+def planned(f, *specs, device="H200", **mesh):
+    return kf.plan(f, *specs, device=device, mesh=kf.Mesh(**mesh))
+
+
+def test_rows_and_products():
+    plan = planned(lambda x, b: kf.softmax(x + b), X, kf.spec((1024,)), ranks=4, shards={"x": 0})
+    assert (plan.link_bytes, plan.exchanges) == (0, ())
     assert plan.rank_bytes == 2 * 4096 * 1024 * 4 // 4 + 1024 * 4
     assert plan.time_us == plan.parts[0].fused.time_us
     assert plan.speedup == plan.alone.fused.time_us / plan.time_us
+    plan = planned(lambda x, w: x @ w, X, kf.spec((1024, 64)), device="A100 80GB", ranks=2, shards={"x": 1})
+    (exchange,) = plan.exchanges
+    assert exchange.nbytes == exchange.link_bytes == 4096 * 64 * 4
+    plan = planned(statistics, X, ranks=1, shards={"x": 0})  # one rank is one device
+    assert (plan.speedup, plan.exchanges) == (1, ())
 
 
 def test_reductions_are_exchanged():
@@ -40,53 +49,28 @@ def test_reductions_are_exchanged():
     assert slow.time_us > plan.time_us
 
 
-def test_products_over_a_split_axis():
-    plan = kf.plan(lambda x, w: x @ w, X, kf.spec((1024, 64)), device="A100 80GB", mesh=kf.Mesh(2, {"x": 1}))
-    (exchange,) = plan.exchanges
-    assert exchange.nbytes == exchange.link_bytes == 4096 * 64 * 4
-
-
-def test_one_rank_is_one_device():
-    plan = kf.plan(statistics, X, device="H200", mesh=kf.Mesh(1, {"x": 0}))
-    assert plan.speedup == 1
-    assert plan.exchanges == ()
-
-
-@pytest.mark.parametrize(
-    ("mesh", "message"),
-    [
-        (kf.Mesh(2, {"x": 1}), "softmax .* needs all of an axis that is sharded"),
-        (kf.Mesh(2, {"y": 0}), r"shards must name arguments \(x\), got 'y'"),
-        (kf.Mesh(2, {"x": 2}), "x has 2 axes, got axis 2"),
-        (kf.Mesh(8192, {"x": 0}), "has 4096 elements for 8192 ranks"),
-        (kf.Mesh(2, {"x": 0}, "token ring"), "link of H200: the device table has nvlink, pcie"),
-    ],
-)
-def test_refusals(mesh, message):
-    with pytest.raises(ValueError, match=message):
-        kf.plan(statistics, X, device="H200", mesh=mesh)
-
-
-@pytest.mark.parametrize("f", [lambda a, b: a @ b.T, lambda a, b: (a[:, None] * b[None]).sum()])
-def test_axes_that_meet_are_not_split_among_the_same_ranks(f):
-    """A rank would compute only the blocks on the diagonal."""
+def test_refusals():
     x = kf.spec((64, 16))
-    with pytest.raises(ValueError, match=r"(matmul|multiply) .*has two axes, of different arguments, .*shard one"):
-        kf.plan(f, x, x, device="H200", mesh=kf.Mesh(2, {"a": 0, "b": 0}))
-    assert kf.plan(f, x, x, device="H200", mesh=kf.Mesh(2, {"a": 0})).parts
-
-
-def test_wrong_meshes():
-    with pytest.raises(ValueError, match="ranks must be >= 1"):
-        kf.Mesh(0, {})
-    with pytest.raises(TypeError, match="shards must map"):
-        kf.Mesh(2, ["x"])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="link must be > 0"):
-        kf.Mesh(2, {}, -1.0)
-    with pytest.raises(TypeError, match=r"mesh must be a kfusion\.Mesh, got int"):
-        kf.plan(statistics, X, mesh=2)  # type: ignore[call-overload]
-    with pytest.raises(ValueError, match="the device table has none; give bytes/s"):
-        kf.plan(statistics, X, device="EPYC 9654", mesh=kf.Mesh(2, {"x": 0}))
+    rows = [(kf.Mesh(2, {"x": 1}), "softmax .* needs all of an axis that is sharded"),
+            (kf.Mesh(2, {"y": 0}), r"shards must name arguments \(x\), got 'y'"),
+            (kf.Mesh(2, {"x": 2}), "x has 2 axes, got axis 2"),
+            (kf.Mesh(8192, {"x": 0}), "has 4096 elements for 8192 ranks"),
+            (kf.Mesh(2, {"x": 0}, "token ring"), "link of H200: the device table has nvlink, pcie")]  # fmt: skip
+    of_plans = [(lambda m=m: kf.plan(statistics, X, device="H200", mesh=m), ValueError, text) for m, text in rows]
+    # Of axes that meet, a rank would compute only the blocks on the diagonal.
+    for f in (lambda a, b: a @ b.T, lambda a, b: (a[:, None] * b[None]).sum()):
+        says = r"(matmul|multiply) .*has two axes, of different arguments, .*shard one"
+        of_plans += [(lambda f=f: planned(f, x, x, ranks=2, shards={"a": 0, "b": 0}), ValueError, says)]
+        assert planned(f, x, x, ranks=2, shards={"a": 0}).parts
+    refusals([
+        *of_plans,
+        (lambda: kf.Mesh(0, {}), ValueError, "ranks must be >= 1"),
+        (lambda: kf.Mesh(2, ["x"]), TypeError, "shards must map"),
+        (lambda: kf.Mesh(2, {}, -1.0), ValueError, "link must be > 0"),
+        (lambda: kf.plan(statistics, X, mesh=2), TypeError, r"mesh must be a kfusion\.Mesh, got int"),
+        (lambda: planned(statistics, X, device="EPYC 9654", ranks=2, shards={"x": 0}), ValueError,
+         "the device table has none; give bytes/s"),
+    ])  # fmt: skip
 
 
 def test_every_gpu_of_a_data_center_has_its_links():
