@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from sweeps import sweep
 
 pytestmark = pytest.mark.native
 
@@ -44,24 +45,26 @@ LOSING = {
     "over columns, centred": (lambda x: centred(tanhs(x, 8)), (MATRIX,)),
     "of a row and a column": (lambda u, v: tanhs(u, 4) * tanhs(v, 4), (ROW, COLUMN)),
 }
-losing = pytest.mark.parametrize(("function", "specs"), LOSING.values(), ids=list(LOSING))
 
 
-@losing
-def test_what_costs_more_again_has_a_kernel_of_its_own(function, specs):
-    plan = kf.plan(function, *specs, device=CPU)
-    assert plan.fused.time_us <= plan.unfused.time_us
-    assert plan.fused.launches > 1
-    said = [r.sentence for r in plan.refusals if r.reason == "no_gain"]
-    assert any("times, which is predicted to take longer than to store it" in s for s in said), said
-    merged = kf.plan(function, *specs, device=CPU, allow=[(a, b) for a in plan.stages for b in plan.stages])
-    assert merged.fused.launches == 1
-    assert merged.fused.time_us > plan.fused.time_us
+def test_what_costs_more_again_has_a_kernel_of_its_own():
+    def check(name):
+        function, specs = LOSING[name]
+        plan = kf.plan(function, *specs, device=CPU)
+        assert plan.fused.time_us <= plan.unfused.time_us
+        assert plan.fused.launches > 1
+        said = [r.sentence for r in plan.refusals if r.reason == "no_gain"]
+        assert any("times, which is predicted to take longer than to store it" in s for s in said), said
+        merged = kf.plan(function, *specs, device=CPU, allow=[(a, b) for a in plan.stages for b in plan.stages])
+        assert merged.fused.launches == 1
+        assert merged.fused.time_us > plan.fused.time_us
+
+    sweep(check, [(name,) for name in LOSING])
 
 
-@losing
-def test_results(function, specs):
-    rng = np.random.default_rng()
+@pytest.mark.parametrize("name", LOSING)
+def test_results(name, rng):
+    function, specs = LOSING[name]
     arrays = [np.abs(rng.standard_normal(s.shape, np.float32)) for s in specs]
     want = function(*(a.astype(np.float64) for a in arrays))
     np.testing.assert_allclose(kf.fuse(function)(*arrays), want, rtol=1e-4, atol=1e-5)
@@ -73,17 +76,12 @@ def compute_us(function, *specs):
 
 
 def test_prices_count_maps_over_the_domain_of_their_kernel():
+    """Loops compute values of rows once a row; over columns, elements in each sweep."""
     small = ROWS // 64, COLS
     of_row = compute_us(lambda x, v: x + kf.tanh(v), kf.spec(small), ROW)
     assert of_row == pytest.approx(small[0] * COLS * (1 + TANH) / PEAK * 1e6)
-
-
-def test_loops_compute_values_of_rows_once_a_row():
     us = compute_us(lambda x: x * kf.sqrt(kf.sum(x * x, -1, keepdims=True)), MATRIX)
     assert us == pytest.approx((ROWS * COLS * 3 + ROWS * SQRT) / PEAK * 1e6)
-
-
-def test_cpu_loops_over_columns_compute_elements_in_each_sweep():
     us = compute_us(lambda x: centred(x + 1), MATRIX)
     assert us == pytest.approx(ROWS * COLS * (2 + 1 + 1) / PEAK * 1e6)
 

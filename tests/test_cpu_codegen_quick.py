@@ -11,7 +11,8 @@ import kfusion as kf
 from graph_runs import wide
 from kfusion import _core
 from kinds import np_dtype
-from loops_by import generated, loops_by
+from loops_by import generated, generated_all
+from sweeps import sweep
 
 pytestmark = [
     pytest.mark.native,
@@ -21,25 +22,18 @@ pytestmark = [
 FORM = "mask.reduce.ps"  # of the argument of a quick exponential
 
 
-@pytest.mark.parametrize(
-    ("function", "dtype", "has"),
-    [
-        (kf.exp, "bfloat16", True),
-        (kf.exp2, "bfloat16", True),
-        (kf.silu, "bfloat16", True),
-        (kf.exp, "float16", False),
-        (kf.exp, "float32", False),
-        (kf.softmax, "bfloat16", True),
-        (kf.softmax, "float16", False),
-        (lambda x: kf.softmax(x.astype("float32")), "bfloat16", False),  # shows its weights
-        (lambda x: kf.exp(x) > 1, "bfloat16", True),
-    ],
-)
-def test_which_kernels_have_them(function, dtype, has):
-    graph = kf.trace(lambda x: function(x), kf.spec((20, 300), dtype))
-    for target in ("avx512", "avx2", "baseline", "aarch64"):
-        [kernel] = _core.testing.cpu_kernel_texts(graph, kf.device("cpu").to_dict(), target)
-        assert (FORM in kernel["text"]) == (has and target == "avx512")
+def test_which_kernels_have_them():
+    def check(name, function, dtype, has):
+        graph = kf.trace(lambda x: function(x), kf.spec((20, 300), dtype))
+        for target in ("avx512", "avx2", "baseline", "aarch64"):
+            [kernel] = _core.testing.cpu_kernel_texts(graph, kf.device("cpu").to_dict(), target)
+            assert (FORM in kernel["text"]) == (has and target == "avx512")
+
+    rows = [(f.__name__, f, "bfloat16", True) for f in (kf.exp, kf.exp2, kf.silu, kf.softmax)]
+    rows += [(f.__name__, f, "float16", False) for f in (kf.exp, kf.softmax)]
+    rows += [("exp", kf.exp, "float32", False), ("compared", lambda x: kf.exp(x) > 1, "bfloat16", True)]
+    rows += [("weights are shown", lambda x: kf.softmax(x.astype("float32")), "bfloat16", False)]
+    sweep(check, rows)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -84,26 +78,25 @@ def weights(x):
     return kf.exp(wide_x - wide_x.max(-1, keepdims=True))
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda w: kf.where(w >= float(np.exp(np.float32(-1))), w, 0.0).astype("bfloat16"),
-        lambda w: (w - 1).astype("bfloat16"),
-        lambda w: kf.log(w).astype("bfloat16"),
-        lambda w: kf.floor(w * 2.5).astype("bfloat16"),
-        lambda w: (w.astype("bfloat16"), w >= float(np.exp(np.float32(-1)))),
-        lambda w: (w >= float(np.exp(np.float32(-1))), w.astype("bfloat16")),
-        lambda w: (w * (kf.iota(w.shape, 1) % 2 * 2 - 1)).sum(-1).astype("bfloat16"),  # signs in turn
-    ],
-    ids=["compared", "minus 1", "logarithm", "floor", "two results", "two results, turned", "sum with signs"],
-)
-def test_weights_that_more_than_a_half_type_shows_are_exact(function, isa):
+LEAST = float(np.exp(np.float32(-1)))
+SHOWN = {
+    "compared": lambda w: kf.where(w >= LEAST, w, 0.0).astype("bfloat16"),
+    "minus 1": lambda w: (w - 1).astype("bfloat16"),
+    "logarithm": lambda w: kf.log(w).astype("bfloat16"),
+    "floor": lambda w: kf.floor(w * 2.5).astype("bfloat16"),
+    "two results": lambda w: (w.astype("bfloat16"), w >= LEAST),
+    "two results, turned": lambda w: (w >= LEAST, w.astype("bfloat16")),
+    "sum with signs in turn": lambda w: (w * (kf.iota(w.shape, 1) % 2 * 2 - 1)).sum(-1).astype("bfloat16"),
+}
+
+
+def test_weights_that_more_than_a_half_type_shows_are_exact(isa):
     x = np.zeros((4, 64), np_dtype("bfloat16"))
     x[0], x[1, 1:], x[2, 1:] = -np.arange(64) * 2.0**-12, -1, -np.arange(1, 64) * 2.0**-16
-    results = []
-    for given in (x, x.astype(np.float32)):  # of float32, where no quick form is
-        with loops_by("generated"):
-            got = kf.fuse(lambda x: function(weights(x)))(given)
-        results.append([np.asarray(r) for r in (got if isinstance(got, tuple) else (got,))])
-    for got, want in zip(*results, strict=True):
-        np.testing.assert_array_equal(wide(got), wide(want))
+
+    def check(name):
+        results = [generated_all(lambda x: SHOWN[name](weights(x)), v) for v in (x, x.astype(np.float32))]
+        for got, want in zip(*results, strict=True):  # float32 has no quick form
+            np.testing.assert_array_equal(wide(got), wide(want))
+
+    sweep(check, [(name,) for name in SHOWN])

@@ -17,12 +17,10 @@ pytestmark = pytest.mark.native
 
 # Each new kernel of a GPU is compiled; the fixture only says where arrays lie.
 EXAMPLES = hypothesis.settings(
-    max_examples=30 if HAVE_GPU else 150,
+    max_examples=30 if HAVE_GPU else 60,
     deadline=None,
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow],
 )
-ANY_EXTENTS = st.one_of(cases(), cases(bases=LARGER_BASES))
-ELEMENTWISE = cases(max_steps=16, dtypes=("float32", "float64"), reductions=False, bases=LARGER_BASES)
 
 
 def back(a):
@@ -38,24 +36,6 @@ def assert_same_bits(got, want):
         assert a.dtype == b.dtype
         assert a.shape == b.shape
         assert a.tobytes() == b.tobytes()
-
-
-@EXAMPLES
-@hypothesis.given(case=ANY_EXTENTS, data=st.data())
-def test_any_function(place, case, data):
-    f = kf.fuse(replay(case.graph))
-    inputs = [laid_out(x, data.draw(layouts(x.shape))) for x in case.inputs]
-    case.check(run(f, place, inputs))
-    case.check(run(f.unfused, place, inputs))
-
-
-@EXAMPLES
-@hypothesis.given(case=ELEMENTWISE)
-def test_elementwise_functions_give_the_same_bits_fused_and_unfused(place, case):
-    f = kf.fuse(replay(case.graph))
-    fused = run(f, place, case.inputs)
-    case.check(fused)
-    assert_same_bits(fused, run(f.unfused, place, case.inputs))
 
 
 @EXAMPLES
@@ -100,33 +80,6 @@ def test_a_value_that_moved_under_a_view_is_still_repeated_by_the_next():
     np.testing.assert_array_equal(f(np.arange(3.0)), [0, -2, -4])
 
 
-# Large enough for several threads: rows, few rows, columns, few columns, everything.
-SHAPES = [(4000, 257), (2, 500_001), (500_001, 2), (300, 5000), (1_000_003,)]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_number_of_threads_changes_no_bit(shape, threads, rng):
-    @kf.fuse
-    def f(x):
-        return kf.softmax(x, axis=0), kf.layernorm(x), x.sum(), kf.var(x, axis=0), (x.T * 2 + 1).max(0), kf.tanh(x)
-
-    x = rng.standard_normal(shape).astype(np.float32)
-    results = []
-    for n in (1, 2, 3, 8):
-        threads(n)
-        results.append([np.array(r) for r in f(x)])
-    for r in results[1:]:
-        assert_same_bits(r, results[0])
-
-
-def test_a_call_repeats_itself(place, rng):
-    f = kf.fuse(lambda x: (x.sum(), kf.softmax(x, axis=0), x.mean(-1)))
-    x = place.make(rng.standard_normal((700, 901)).astype(np.float32))
-    first = [back(r).copy() for r in f(x)]
-    for _ in range(3):
-        assert_same_bits([back(r) for r in f(x)], first)
-
-
 def test_five_hundred_operations_in_a_row(place, rng):
     def f(x, y):
         z = x
@@ -147,13 +100,3 @@ def test_sixty_four_arguments(place, rng):
     inputs = [rng.integers(-9, 9, (5, 67)).astype(np.float32) for _ in range(64)]
     assert len(f.plan(inputs).groups) == 1
     np.testing.assert_array_equal(back(f([place.make(x) for x in inputs])), sum(inputs))
-
-
-def test_forty_results(place, rng):
-    f = kf.fuse(lambda x: [x * k + k for k in range(40)] + [(x + k).sum(-1) for k in range(3)])
-    x = rng.integers(-9, 9, (33, 35)).astype(np.float32)
-    results = [back(r) for r in f(place.make(x))]
-    for k in range(40):
-        np.testing.assert_array_equal(results[k], x * k + k)
-    for k in range(3):
-        np.testing.assert_array_equal(results[40 + k], (x + k).sum(-1))

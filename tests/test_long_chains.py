@@ -11,6 +11,7 @@ import pytest
 
 import kfusion as kf
 from kinds import SANITIZED
+from sweeps import sweep
 
 pytestmark = pytest.mark.native
 
@@ -60,17 +61,18 @@ def integers(x, n):
     return x
 
 
-@pytest.mark.parametrize(("body", "n"), [(chain, 100 if SANITIZED else 1000), (comb, 300), (rows, 40), (integers, 200)])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_on_a_small_stack(body, n, transposed, rng):
-    x = rng.standard_normal((64, 96), np.float32)
-    x = x.T if transposed else x
-    want = body(x, n)
-    f = kf.fuse(lambda x: body(x, n))
-    for run in (f, f.unfused):
-        np.testing.assert_allclose(on_a_small_stack(lambda run=run: run(x)), want, rtol=1e-4, atol=1e-4)
-    assert on_a_small_stack(lambda: f.plan(x)).groups
-    assert on_a_small_stack(lambda: f.source(x))
+def test_on_a_small_stack(some, rng):
+    def check(body, n, is_transposed):
+        x = rng.standard_normal((64, 96), np.float32)
+        x = x.T if is_transposed else x
+        want, f = body(x, n), kf.fuse(lambda x: body(x, n))
+        for run in (f, f.unfused):
+            np.testing.assert_allclose(on_a_small_stack(lambda run=run: run(x)), want, rtol=1e-4, atol=1e-4)
+        assert on_a_small_stack(lambda: f.plan(x)).groups
+        assert on_a_small_stack(lambda: f.source(x))
+
+    bodies = ((chain, 100 if SANITIZED else 1000), (comb, 300), (rows, 40), (integers, 200))
+    sweep(check, some([(*body, is_transposed) for body in bodies for is_transposed in (False, True)], 4))
 
 
 @pytest.mark.skipif(SANITIZED, reason="would take more stack than threads have")

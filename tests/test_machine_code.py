@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import os
 import random
 import signal
@@ -19,6 +18,7 @@ import pytest
 from kfusion import _core, _llvm
 from kinds import SANITIZED
 from small_kernels import ARM, TEXT, add, call, check, check_add
+from sweeps import sweep
 
 pytestmark = [pytest.mark.native, pytest.mark.skipif(find_spec("llvmlite") is None, reason="needs llvmlite")]
 
@@ -67,36 +67,24 @@ class TestCompiling:
         facts = _core.testing.host_facts()
         assert facts["vector_bytes"] == {"avx512": 64, "avx2": 32, "baseline": 16}[isa]
 
-    def test_one_that_somebody_has_is_shared(self):
-        first, second = (_core.testing.machine_code(TEXT) for _ in range(2))
-        assert first.address("scale") == second.address("scale")
+    def test_refused(self):
+        def check(text, message):
+            with pytest.raises(RuntimeError, match=message):
+                _core.testing.machine_code(text)
 
-    def test_wrong_text(self):
-        wrong = TEXT.replace("fmul <8 x float>", "fmul <9 x float>")
-        with pytest.raises(
-            RuntimeError, match=r"LLVM refuses the text of a kernel(.|\n)*define void @scale(.|\n)*\.\.\.$"
-        ):
-            _core.testing.machine_code(wrong)
-
-    def test_text_that_only_parses(self):
-        with pytest.raises(RuntimeError, match="LLVM refuses"):
-            _core.testing.machine_code(
-                "define void @f(i32 %x) {\n  br label %a\na:\n  %y = add i32 %z, 1\n  %z = add i32 %y, 1\n  ret void\n}"
-            )
-
-    @pytest.mark.parametrize(
-        ("text", "why"),
-        [
-            ("declare void @other()\ndefine void @f() {\n  call void @other()\n  ret void\n}", "refers to other"),
-            ("@n = global i64 3\ndefine void @f() {\n  store i64 4, ptr @n\n  ret void\n}", "data that is written"),
-            ("@n = external global i64\ndefine void @f() {\n  store i64 4, ptr @n\n  ret void\n}", "refers to n"),
-        ],
-    )
-    def test_what_kernels_have_not(self, text, why):
-        with pytest.raises(RuntimeError, match=f"object code is refused: it (has )?{why}"):
-            _core.testing.machine_code(text)
-
-    def test_no_such_function(self):
+        loop = "br label %a\na:\n  %y = add i32 %z, 1\n  %z = add i32 %y, 1"  # parses, and is no function
+        rows = [
+            (TEXT.replace("fmul <8 x float>", "fmul <9 x float>"),
+             r"LLVM refuses the text of a kernel(.|\n)*define void @scale(.|\n)*\.\.\.$"),
+            (f"define void @f(i32 %x) {{\n  {loop}\n  ret void\n}}", "LLVM refuses"),
+            ("declare void @other()\ndefine void @f() {\n  call void @other()\n  ret void\n}",
+             "object code is refused: it refers to other"),
+            ("@n = global i64 3\ndefine void @f() {\n  store i64 4, ptr @n\n  ret void\n}",
+             "object code is refused: it has data that is written"),
+            ("@n = external global i64\ndefine void @f() {\n  store i64 4, ptr @n\n  ret void\n}",
+             "object code is refused: it refers to n"),
+        ]  # fmt: skip
+        sweep(check, rows)
         with pytest.raises(IndexError, match="no function nothing"):
             _core.testing.machine_code(TEXT).address("nothing")
 
@@ -109,12 +97,6 @@ class TestObjects:
     def test_of_another_processor(self):
         with pytest.raises(RuntimeError, match="another processor"):
             _core.testing.load_object(_llvm.compile_object(TEXT, *ARM))
-
-    def test_every_truncation(self):
-        whole = host_object()
-        for length in range(len(whole)):
-            with pytest.raises(RuntimeError, match="refused"):
-                _core.testing.load_object(whole[:length])
 
     def test_code_that_is_not_in_memory(self):
         """Its functions have no addresses; constants are there."""
@@ -129,9 +111,12 @@ class TestObjects:
         with pytest.raises(RuntimeError, match="a function is not in memory"):
             _core.testing.load_object(bytes(whole))
 
-    def test_mutations(self, rng):
+    def test_truncations_and_mutations(self, rng):
         """Each is refused or loads; sanitizers see what is read or written outside of it."""
         whole = host_object()
+        for length in range(len(whole)):
+            with pytest.raises(RuntimeError, match="refused"):
+                _core.testing.load_object(whole[:length])
         refused = 0
         for _ in range(20000):
             damaged = bytearray(whole)
@@ -187,78 +172,50 @@ class TestDisk:
         elif damage == "bit":
             entry.write_bytes(whole[:-100] + bytes([whole[-100] ^ 4]) + whole[-99:])
         else:  # the cache finds nothing wrong with it
-            _core.testing.write_kernel(
-                entry.stem, b"" if damage == "empty" else _llvm.compile_object(add(number), *ARM)
-            )
+            image = b"" if damage == "empty" else _llvm.compile_object(add(number), *ARM)
+            _core.testing.write_kernel(entry.stem, image)
         check_add(_core.testing.machine_code(add(number)), number)
         assert entry.read_bytes() == whole
 
-    def test_a_folder_that_cannot_be_used(self):
-        _, err = run_python(
-            """
+    def test_where_nothing_can_be_kept(self, folder):
+        """A folder that cannot be used, a full disk, no megabytes: said once, or not at all."""
+        code = """
             for number in range(3):
                 t.check_add(_core.testing.machine_code(t.add(number)), number)
-            """,
-            KFUSION_CACHE_DIR="/proc/self",
-        )
-        assert err.count("compiled kernels are not kept on disk: /proc/self") == 1
-        assert err.count("\n") == 1
-
-    def test_a_full_disk(self, folder):
-        """No file may have a byte."""
-        _, err = run_python("""
-            import resource
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-            for number in range(3):
-                t.check_add(_core.testing.machine_code(t.add(number)), number)
-        """)
-        assert err.count("cannot be written to") == 1
-        assert list(folder.iterdir()) == []
-
-    def test_nothing_is_to_be_kept(self, folder):
-        _, err = run_python("t.check_add(_core.testing.machine_code(t.add(1)), 1)", KFUSION_CACHE_MB="0")
+        """
+        _, err = run_python(code, KFUSION_CACHE_DIR="/proc/self")
+        assert err.count("compiled kernels are not kept on disk: /proc/self") == err.count("\n") == 1
+        _, err = run_python(code, KFUSION_CACHE_MB="0")
         assert err == ""
         assert not folder.exists()
-
-    def test_two_processes_at_once(self, folder):
-        code = """
-            for number in range(50):
-                t.check_add(_core.testing.machine_code(t.add(number)), number)
-            t.check(lambda *a: t.call(_core.testing.machine_code(t.TEXT), *a))
-        """
-        with concurrent.futures.ThreadPoolExecutor(3) as pool:
-            for _, err in pool.map(lambda _: run_python(code), range(3)):
-                assert err == ""
-        assert sorted({path.suffix for path in folder.iterdir()}) == [".kernel"]
-        assert len(list(folder.iterdir())) == 51
+        no_bytes = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"  # in any file
+        _, err = run_python(no_bytes + textwrap.dedent(code))
+        assert err.count("cannot be written to") == 1
+        assert list(folder.iterdir()) == []
 
 
 class TestRefusals:
     """Where nothing can be compiled or run, that is said once and clearly."""
 
     def test_no_llvmlite(self, folder):
+        """Kernels are interpreted then."""
         out, err = run_python("""
             sys.modules["llvmlite"] = None
+            import kfusion as kf
             print([_core.testing.can_compile() for _ in range(3)])
             try: _core.testing.machine_code(t.add(1))
             except RuntimeError as error: print(error)
-        """)
-        assert out.startswith("[False, False, False]\nkfusion: kernels of the CPU are compiled by llvmlite")
-        assert err.count("pip install llvmlite") == 1
-        assert err.count("\n") == 1
-
-    def test_kernels_are_interpreted_then(self, folder):
-        out, err = run_python("""
-            sys.modules["llvmlite"] = None
-            import numpy as np, kfusion as kf
             _core.testing.set_loops_by("generated")
             x = np.arange(6, dtype=np.float32).reshape(2, 3)
             print(kf.fuse(lambda x: (x * 2 + 1).sum(0))(x), kf.fuse(lambda x: kf.exp(x @ x.T) * 0)(x).sum())
             print(_core.testing.left_to_interpreter())
         """)
-        assert out.splitlines() == ["[ 8. 12. 16.] 0.0", "{}"]
+        first, refused, *results = out.splitlines()
+        assert first == "[False, False, False]"
+        assert refused.startswith("kfusion: kernels of the CPU are compiled by llvmlite")
+        assert results == ["[ 8. 12. 16.] 0.0", "{}"]
         assert err.startswith("kfusion: kernels of the CPU are interpreted, which is slow: llvmlite")
-        assert err.count("\n") == 1
+        assert err.count("pip install llvmlite") == err.count("\n") == 1
 
     def test_no_memory_to_execute(self, folder):
         """Hardened systems have none: pages that were written to are never executable (Linux 6.3)."""
@@ -275,25 +232,8 @@ class TestRefusals:
         assert "the system gives no memory for machine code: mprotect" in out.splitlines()[2]
         assert err.count("the system gives no memory for machine code") == 1
 
-    def test_it_is_imported_for_the_first_compilation(self):
-        out, _ = run_python("""
-            print("llvmlite" in sys.modules, _core.testing.can_compile(), "llvmlite" in sys.modules)
-        """)
-        assert out.split() == ["False", "True", "False"]
-
 
 class TestThreads:
-    def test_two_at_once(self, folder):
-        """Each of two threads has a half of its own, and a half that the other compiles, too."""
-
-        def work(first):
-            for number in [*range(20), *range(first, first + 20)]:
-                code = _core.testing.machine_code(add(number))
-                check_add(code, number)
-
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            list(pool.map(work, [100, 200]))
-
     def test_a_caller_with_little_stack(self):
         """LLVM recurses along chains: 1000 operations take more than 128 KB."""
         out, _ = run_python("""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ import pytest
 import kernel_loops
 from graph_runs import assert_close, draw, wide
 from host_cuda import HAVE_COMPILER, HostKernels
-from kernel_graphs import graph_of, skeleton, softmax, sources
+from kernel_graphs import graph_of
 from kfusion import _core
 from kinds import DTYPES, np_dtype
 
@@ -106,19 +105,6 @@ def test_rows_at_any_address(dtype, aligned, rng, tmp_path):
                 assert_close(got, want, scale, spacings=8)
 
 
-@pytest.mark.parametrize(("used", "multiprocessors"), [("ring", 4), ("spread", 10)])
-def test_long_rows_by_bulk_copies(used, multiprocessors, rng, tmp_path):
-    """Rows are whole vectors, but for the ends of the array."""
-    shapes = {"float32": (5, 40_001), "bfloat16": (3, 70_003)}
-    inputs = [[draw(rng, dtype, s), draw(rng, dtype, s[1:]), draw(rng, dtype, s[1:])] for dtype, s in shapes.items()]
-    graphs = [graph_of(lambda g, x, w, b: layernorm(g, x, w, b, g.shape(x), g.dtype(x)), *arrays) for arrays in inputs]
-    kernels = HostKernels(graphs, tmp_path, clusters=True, multiprocessors=multiprocessors)
-    for i, arrays in enumerate(inputs):
-        assert skeleton(kernels.kernels[i][0].source) == f"{used}_rows"
-        got = run_between_fences(kernels, i, arrays, str(arrays[0].dtype), [0, 0, 0, 0], at_end=True)
-        assert_close(got, layernorm_of(*map(wide, arrays)), 16, spacings=8)
-
-
 def test_results_of_another_dtype(rng, tmp_path):
     """Vectors of different bytes in one frame, with masks of one byte."""
     shapes = [(5, 77), (6, 1023), (3, 4097)]
@@ -139,34 +125,3 @@ def test_results_of_another_dtype(rng, tmp_path):
                 for at_end in (False, True):
                     got = run_between_fences(kernels, i, [x, mask, y], "bfloat16", shifts, at_end)
                     assert_close(got, want, 8)
-
-
-class TestText:
-    def test_what_holds_odd_rows(self):
-        for cols, expected in (
-            (3, "packed_rows"),
-            (65, "span_rows"),
-            (257, "short_rows"),
-            (4095, "team_rows"),
-            (50257, "ring_rows"),
-        ):
-            assert skeleton(sources(softmax, np.empty((100, cols), np.float32))[0]) == expected
-
-    @staticmethod
-    def width(x: np.ndarray, **options: Any) -> int:
-        (text,) = sources(softmax, x, **options)
-        return int(text.split("kWidth = ")[1].split(",")[0])
-
-    def test_vectors_have_sixteen_bytes_wherever_rows_begin(self):
-        for dtype, width in (("float16", 8), ("bfloat16", 8), ("float32", 4), ("float64", 2)):
-            for shape in ((9, 2047), (9, 50257), (1, 131073)):
-                assert self.width(np.empty(shape, np_dtype(dtype))) == width
-            assert self.width(np.empty((9, 1024), np_dtype(dtype)), aligned=False) == width
-            assert self.width(np.empty((9, 1030), np_dtype(dtype))[:, 3:1026]) == width
-
-    def test_one_text_for_all_batches_and_shifts(self):
-        texts = {sources(softmax, np.empty((n, 2047), np.float32))[0] for n in (2, 9, 1000)}
-        assert len(texts) == 1
-        texts = {sources(softmax, np.empty((9, 2100), np.float32)[:, i : i + 2021])[0] for i in (1, 2, 3)}
-        assert len(texts) == 1
-        assert skeleton(texts.pop()) == "team_rows"

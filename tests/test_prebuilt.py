@@ -86,14 +86,6 @@ def test_none_is_a_choice(tmp_path):
     assert [f.read_bytes() for f in sorted(tmp_path.glob("*.kernels"))] == [b"kfusion-prebuilt-1 0\n"] * 2
 
 
-def test_architectures_are_cmakes():
-    assert _prebuilt._code("90") == ["-gencode", "arch=compute_90,code=[sm_90,compute_90]"]
-    assert _prebuilt._code("80-real") == ["-gencode", "arch=compute_80,code=[sm_80]"]
-    assert _prebuilt._code("75-virtual") == ["-gencode", "arch=compute_75,code=[compute_75]"]
-    with pytest.raises(ValueError, match=r"CMAKE_CUDA_ARCHITECTURES must be numbers .* got native"):
-        _prebuilt._number("native")
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
 @needs_prebuilt

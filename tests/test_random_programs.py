@@ -3,14 +3,7 @@ holds what it is to hold."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,14 +12,13 @@ import kfusion as kf
 from host_cuda import HAVE_COMPILER
 from kfusion import _core
 from kinds import HAVE_GPU
-from programs import apart
 from programs.checks import H200, Runner, check_gain, check_groups, poisoned
 from programs.drawing import CALL_PROFILES, GRAD_PROFILES, PROFILES, Seeded, draw_program
 from programs.forms import Form
 from programs.program import Program, Step
 from programs.torch_programs import TorchProgram
 from programs.values import Value
-from random_programs import Checked, check_programs, program_of, shrunk
+from random_programs import Checked, check_programs, shrunk
 
 SHARE, SHARES = 125, 16  # of 2,000 programs
 
@@ -160,80 +152,7 @@ def test_programs_on_a_gpu(seed, profile):
     assert_none(check_programs("gpu", seed, range(40), profile), seed, "gpu")
 
 
-class Losing(Runner):
-    """Programs 2, 4, 5, 7 and 8 leave the process without a device: 7 only behind others; 4, 5 and 8 in eager mode,
-    too, where 5 ends its process, and 8 is wrong beside the CPU's error."""
-
-    numbers = range(9)
-    profile = "elementwise"
-    eager_device = "cuda"
-    lost = False
-    checked = 0
-
-    def __init__(self):
-        super().__init__()
-        if Losing.lost:
-            raise RuntimeError("made where nothing can be run")
-        drawn = Runner()
-        self.sources = [program_of(drawn, "cpu", 1, n, self.profile)[1].source() for n in self.numbers]
-
-    def is_lost(self):
-        return Losing.lost
-
-    def runs_eagerly(self, program):
-        number = self.sources.index(program.source())
-        if number == 5:
-            os._exit(1)
-        Losing.lost = number in (4, 8)
-        return not Losing.lost
-
-    def check(self, program, *, thorough=False):
-        number = self.sources.index(program.source())
-        if self.eager_device == "cpu":
-            assert number in (4, 5), "fused: 0 is wrong"
-            return
-        Losing.lost = Losing.lost or number in (2, 4, 5, 8) or (number == 7 and Losing.checked > 0)
-        Losing.checked += 1
-        if Losing.lost and number != 4:  # whose error comes later
-            raise RuntimeError("CUDA error: misaligned address")
-        if number == 1:
-            raise AssertionError("wrong")
-
-
-@pytest.mark.slow
-def test_programs_that_end_all_use_of_a_gpu():
-    """The program is run alone, torch's functions first; those behind it run in new processes, and are right."""
-    checked = apart.in_new_process(check_programs, "cpu", 1, Losing.numbers, Losing.profile, Losing)
-    assert checked.profiles.total() == 9
-    assert checked.alone == 3
-    assert {f.number: f.message for f in checked.failures} == {
-        1: "AssertionError: wrong",
-        2: "RuntimeError: CUDA error: misaligned address",
-        7: "RuntimeError: CUDA error: misaligned address; alone in a process it is right",
-        8: "AssertionError: fused: 0 is wrong",
-    }
-
-
 TANH = TorchProgram([np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)], [Step("tanh", (0,))], [1])
-
-
-def test_torch_s_own_runs_with_and_without_gradients(monkeypatch):
-    """Each may be what fails, and the second runs where the first one does."""
-    pytest.importorskip("torch")
-    from programs import against_torch
-
-    def failing(name):
-        def run(*_):
-            calls.append(name)
-            raise RuntimeError(name)
-
-        return run
-
-    calls = []
-    for name in ("results", "gradients"):
-        monkeypatch.setattr(against_torch, name, failing(name))
-    against_torch.run_eagerly(TANH, "cpu")
-    assert calls == ["results", "gradients"]
 
 
 def test_torch_s_error_on_another_device():
@@ -304,31 +223,3 @@ def test_a_failure_shrinks():
     small = shrunk(NoExponentials(), program, ValueError("an exponential"), 100, thorough=False)
     assert [s.op for s in small.steps] == ["exp"]
     assert len(small.outputs) == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_all_processes_and_leaves_a_summary(number, tmp_path):
-    script, summary = Path(__file__).parent / "support" / "random_programs.py", tmp_path / "summary.json"
-    command = [sys.executable, str(script), "--programs", "1000000", "--jobs", "2", "--json", str(summary)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert "seed" in process.stdout.readline()
-        wait_for(lambda: "programs," in process.stdout.readline())  # every ten seconds
-        process.send_signal(number)
-        assert process.wait(60) == 128 + number
-    assert json.loads(summary.read_text())["programs"] > 0
-    wait_for(lambda: not is_alive(process.pid))
-
-
-def is_alive(group):
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def wait_for(condition, seconds=120):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
