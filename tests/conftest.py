@@ -159,7 +159,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.filterwarnings(_NO_CONTEXT))
-    if config.option.cases:
-        kept = selection.chosen((item.nodeid for item in items), config.option.seed, config.option.cases)
+    option = config.option
+    if option.cases or option.one_in > 1:
+        kept = selection.chosen((item.nodeid for item in items), option.seed, option.cases, option.one_in)
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
         items[:] = [item for item in items if item.nodeid in kept]

@@ -45,6 +45,14 @@ def test_the_same_cases_are_chosen_whatever_else_there_is():
     }
     assert selection.chosen(NAMES, 1, 10) != kept
     assert len(selection.chosen(NAMES, 0, 3)) == 4
+    assert selection.chosen(NAMES, 0, 0) == set(NAMES)
+
+
+def test_every_function_is_drawn_by_some_seed():
+    names = [f"tests/test_a.py::test_{i}" for i in range(100)]
+    drawn = [selection.chosen(names, seed, 1, 4) for seed in range(40)]
+    assert all(10 < len(some) < 45 for some in drawn)
+    assert set().union(*drawn) == set(names)
 
 
 def test_a_number_is_the_text_s_and_the_seed_s():

@@ -26,6 +26,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption("--fresh", action="store_true", help="cases and values drawn from a new seed")
     group.addoption("--seed", type=int, metavar="N", help=f"the seed that cases and values are drawn from ({SEED})")
     group.addoption("--cases", type=int, metavar="N", help="at most N cases of each test function")
+    group.addoption("--one-in", type=int, metavar="N", default=1, help="about one in N test functions, drawn (all)")
 
 
 def resolve(config: pytest.Config) -> None:
@@ -59,12 +60,13 @@ def number_of(seed: int, text: str) -> int:
     return int.from_bytes(hashlib.blake2b(f"{seed} {text}".encode(), digest_size=4).digest(), "little")
 
 
-def chosen(names: Iterable[str], seed: int, cases: int) -> set[str]:
-    """Names of tests: at most so many of each function."""
+def chosen(names: Iterable[str], seed: int, cases: int, one_in: int = 1) -> set[str]:
+    """Names of tests: at most so many (0: all) of each function, and one in so many functions."""
     of_function = defaultdict(list)
     for name in names:
         of_function[name.partition("[")[0]].append(name)
-    return {name for some in of_function.values() for name in sorted(some, key=lambda n: number_of(seed, n))[:cases]}
+    kept = (some for function, some in of_function.items() if number_of(seed, function) % one_in == 0)
+    return {name for some in kept for name in sorted(some, key=lambda n: number_of(seed, n))[: cases or None]}
 
 
 class ByFile:
