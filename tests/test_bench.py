@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -9,22 +10,26 @@ import re
 import shutil
 import subprocess
 import types
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import benchmarks as bench
-from benchmarks import changes, cli, drawn, functions, models, options, plots, readme, show, suites, targets, warm
+from benchmarks import changes, cli, compiling, drawn, functions, models, options, plots, readme, runner, show, suites
+from benchmarks import targets as goals
+from benchmarks import warm as warm_peers
 from benchmarks.results import Measured, Results, Row, row_of
 from benchmarks.runs import SCHEMA
 from kfusion import _core, _timing
 from kfusion._cli.main import main
 from kfusion._compare.problem import problem_of
 from kfusion._compare.versions import versions_of
+from sweeps import sweep
 
+ROOT = Path(__file__).parents[1]
 TINY = bench.Options(device="cpu", quick=True, peers=("numpy",), nbytes=33000, repeats=1, processes=1, calls=2)
+SHORT = ["--device", "cpu", "--quick", "--bytes", "4000", "--repeats", "1", "--peers", "none"]
 needs_compiler = pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a C++ compiler")
 ROW_SUITES = ("relu_layernorm", "norms", "softmax")
 
@@ -37,9 +42,12 @@ def no_flush():
         yield
 
 
+SOME = (*ROW_SUITES, "chains", "reductions", "cpu", "host", "cold_start")
+
+
 @pytest.fixture(scope="module")
 def tiny(no_flush):
-    return bench.run(tuple(s for s in suites.SUITES if s != "compile"), TINY, commit="abc")  # which takes minutes
+    return bench.run(SOME, TINY, commit="abc")
 
 
 def row(version, of_copy=None, state="cold", us=10.0, spread=0.01):
@@ -68,444 +76,304 @@ def row_cases(**fused):
     ]  # fmt: skip
 
 
-class TestSuites:
-    @pytest.mark.slow
-    def test_every_suite_measures_its_cases(self, tiny):
-        pytest.importorskip("torch")  # which some suites measure
-        missing = {"attention", "compile", "convolutions"} | (
-            set() if models.available() else {"models"}
-        )  # two are of GPUs alone
-        assert tiny.suites == tuple(s for s in suites.SUITES if s not in missing)
-        assert tiny.complete
-        for case in tiny.cases:
-            assert case.rows, f"{show.title(case)}: {case.notes}"
-            for r in case.rows:
-                assert 0 < r.p20_us <= r.median_us <= r.p80_us
-                assert r.samples >= 1
+@pytest.mark.slow
+def test_every_suite_measures_its_cases(no_flush):
+    pytest.importorskip("torch")  # which some suites measure
+    found = bench.run(tuple(s for s in suites.SUITES if s != "compile"), TINY, commit="abc")  # which takes minutes
+    missing = {"attention", "compile", "convolutions"} | (set() if models.available() else {"models"})
+    assert found.suites == tuple(s for s in suites.SUITES if s not in missing)  # two are of GPUs alone
+    assert found.complete
+    for case in found.cases:
+        assert case.rows, f"{show.title(case)}: {case.notes}"
+        assert all(0 < r.p20_us <= r.median_us <= r.p80_us and r.samples >= 1 for r in case.rows)
 
-    @pytest.mark.parametrize("suite", [*ROW_SUITES, "chains", "reductions", "cpu"])
-    def test_rates_are_of_what_must_move(self, tiny, suite):
-        for case in tiny.of_suite(suite):
-            ours = {"unfused", "fused", "fused, again", "fused, fresh", "copy", "numpy"}
-            if case.name in ("sum of all", "max of all"):
-                ours -= {"fused, fresh"}  # a scalar has no out=
-            assert {r.version for r in case.rows} == ours
-            assert case.nbytes >= np.prod(case.shape) * suites.ITEM_BYTES[case.dtype]
-            for r in case.rows:
-                assert r.of_copy > 0
-                bytes_moved = case.nbytes + 7 if r.version == "copy" else case.nbytes
-                assert r.gbps == pytest.approx(bytes_moved / r.median_us / 1e3, rel=0.01)
-                assert (r.error is None) == (r.version == "copy")
 
-    def test_layouts_and_states(self, tiny):
-        cases = tiny.of_suite(*ROW_SUITES)
-        assert {case.layout for case in cases} == {"dense", "strided", "transposed"}
-        assert {s for case in cases for s in case.states} == {"cold", "hot"}
+def test_suites_and_files(tiny, tmp_path):
+    for case in tiny.of_suite(*ROW_SUITES, "chains", "reductions", "cpu"):
+        ours = {"unfused", "fused", "fused, again", "fused, fresh", "copy", "numpy"}
+        if case.name in ("sum of all", "max of all"):
+            ours -= {"fused, fresh"}  # a scalar has no out=
+        assert {r.version for r in case.rows} == ours
+        assert case.nbytes >= np.prod(case.shape) * suites.ITEM_BYTES[case.dtype]
+        for r in case.rows:
+            assert r.of_copy > 0
+            bytes_moved = case.nbytes + 7 if r.version == "copy" else case.nbytes
+            assert r.gbps == pytest.approx(bytes_moved / r.median_us / 1e3, rel=0.01)
+            assert (r.error is None) == (r.version == "copy")
+    cases = tiny.of_suite(*ROW_SUITES)
+    assert {case.layout for case in cases} == {"dense", "strided", "transposed"}
+    assert {s for case in cases for s in case.states} == {"cold", "hot"}
+    (first_calls,) = tiny.of_suite("cold_start")
+    assert first_calls.states == bench.cold_start.STATES
+    tables = str(show.Tables(tiny))
+    assert all(show.title(case) in tables for case in tiny.cases)
+    tiny.save(tmp_path / "r.json")
+    assert Results.load(tmp_path / "r.json") == tiny
+    plain = json.loads((tmp_path / "r.json").read_text())
+    assert (plain["schema"], plain["commit"], plain["versions"]["numpy"]) == (SCHEMA, "abc", np.__version__)
+    assert plain["hardware"]["cpu"]["name"]
+    for text in ("[]", "{", '{"schema": 99}', f'{{"schema": {SCHEMA}}}'):
+        (tmp_path / "r.json").write_text(text)
+        with pytest.raises(ValueError, match="is not what `kfusion bench --out` writes"):
+            Results.load(tmp_path / "r.json")
 
-    def test_first_calls_have_three_states(self, tiny):
-        (case,) = tiny.of_suite("cold_start")
-        assert case.states == bench.cold_start.STATES
 
-    def test_first_calls_that_fail_say_why(self, tmp_path):
-        with pytest.raises(RuntimeError, match=r"(?s)the timed process failed.*no_such_function"):
-            bench.cold_start.times_ms(["fused", "no_such_function", "4x4", "cpu"], str(tmp_path))
+def test_first_calls(tmp_path, monkeypatch):
+    """Those that fail say why, and each has caches of its own."""
+    with pytest.raises(RuntimeError, match=r"(?s)the timed process failed.*no_such_function"):
+        bench.cold_start.times_ms(["fused", "no_such_function", "4x4", "cpu"], str(tmp_path))
+    seen = []
 
-    def test_first_calls_have_caches_of_their_own(self, tmp_path, monkeypatch):
-        seen = []
+    def run(command, env, **more):
+        seen.append(env)
+        return subprocess.CompletedProcess(command, 0, "noise\n[1.0, 0.5]\n", "")
 
-        def run(command, env, **more):
-            seen.append(env)
-            return subprocess.CompletedProcess(command, 0, "noise\n[1.0, 0.5]\n", "")
+    monkeypatch.setattr(bench.cold_start.subprocess, "run", run)
+    assert bench.cold_start.times_ms(["fused"], str(tmp_path)) == [1.0, 0.5]
+    assert all(seen[0][name].startswith(str(tmp_path)) for name in bench.cold_start._CACHES)
 
-        monkeypatch.setattr(bench.cold_start.subprocess, "run", run)
-        assert bench.cold_start.times_ms(["fused"], str(tmp_path)) == [1.0, 0.5]
-        assert all(seen[0][name].startswith(str(tmp_path)) for name in bench.cold_start._CACHES)
 
-    def test_a_wrong_peer_is_reported_not_timed(self, monkeypatch):
-        liar = {"liar": lambda problem: lambda: [problem.arrays[0]]}
-        monkeypatch.setattr(bench.rivals, "of", lambda name: liar)
-        case = next(suites._reductions("reductions", TINY))
-        found = case.measure(bench.inputs.Inputs("cpu"), TINY, lambda done, what: None)
-        assert {"fused", "copy"} <= {r.version for r in found.rows}
-        assert "liar" not in {r.version for r in found.rows}
-        assert any(note.startswith("liar is left out") for note in found.notes)
+def test_a_wrong_peer_is_reported_not_timed(monkeypatch):
+    liar = {"liar": lambda problem: lambda: [problem.arrays[0]]}
+    monkeypatch.setattr(bench.rivals, "of", lambda name: liar)
+    case = next(suites._reductions("reductions", TINY))
+    found = case.measure(bench.inputs.Inputs("cpu"), TINY, lambda done, what: None)
+    assert {"fused", "copy"} <= {r.version for r in found.rows}
+    assert "liar" not in {r.version for r in found.rows}
+    assert any(note.startswith("liar is left out") for note in found.notes)
 
-    def test_what_fails_is_noted_and_the_rest_goes_on(self, monkeypatch):
-        def fail(*args):
-            raise MemoryError("no room")
 
-        monkeypatch.setattr(bench.inputs.Inputs, "random", fail)
-        found = bench.run(["reductions"], TINY)
-        assert found.complete
-        assert {case.notes for case in found.cases} == {("not measured: no room",)}
+def test_runs_that_fail_or_end_early(monkeypatch, tmp_path):
+    """What fails is noted, and the rest goes on; what was measured is kept case by case."""
 
-    def test_interrupted_runs_keep_what_was_measured(self):
-        def stop(case, seen=[]):  # noqa: B006
-            seen.append(case)
-            if len(seen) == 2:
+    @dataclasses.dataclass(frozen=True)
+    class Job:
+        title: str
+
+        def measure(self, inputs, options, report):
+            if self.title == "stopped":
                 raise KeyboardInterrupt
+            if self.title == "fails":
+                raise MemoryError("no room")
+            return measured("compile", self.title, (2, 3), row("kfusion"))
 
-        found = bench.run(["reductions"], TINY, show=stop)
-        assert not found.complete
-        assert len(found.cases) == 2
+        name = property(lambda self: self.title)
+        suite, shape, dtype, layout, library, nbytes = "compile", (2, 3), "float32", "torch", "torch", 0
 
-    def test_full_lists_have_the_shapes_that_they_promise(self):
-        full = bench.Options(device="cuda")
-        jobs = suites.jobs(["softmax"], full)
-        lengths = {job.shape[-1] for job in jobs if job.layout == "dense"}
-        assert set(suites.LENGTHS) <= lengths
-        large = [j for j in jobs if j.layout == "dense" and j.shape[0] > 100 and j.shape != suites.EXPERIMENT_SHAPE]
-        for job in large:
-            nbytes = np.prod(job.shape) * suites.ITEM_BYTES[job.dtype]
-            assert 0.99 * 2**28 <= nbytes <= 2**28
-        assert {job.dtype for job in jobs} == {"float32", "bfloat16"}
+    def run(*titles, **more):
+        monkeypatch.setattr(suites, "jobs", lambda chosen, options: [Job(t) for t in titles])
+        return bench.run(["compile"], dataclasses.replace(TINY, **more), commit="abc", keep=kept.append)
 
-    def test_suites_that_fit_the_device(self):
-        assert suites.chosen((), "cpu") == ["cpu", "host", "cold_start"]
-        named = {"attention", "compile", "convolutions", "cpu", "gradients", "layers", "losses", "models", "optimizers"}
-        named |= {"drawn", "products", "training"}
-        assert set(suites.chosen((), "cuda")) == {*suites.SUITES} - named
-        assert suites.chosen(["host", "chains"], "cpu") == ["chains", "host"]
-
-
-class TestDrawn:
-    def test_they_are_the_same_each_time(self):
-        functions = [text for _, text in drawn.texts()]
-        assert len(set(functions)) == drawn.COUNT
-        assert functions == [text for _, text in drawn.texts()]
-
-    def test_a_loss_is_an_error_with_the_formula(self):
-        won = measured("drawn", "x + row", (9,), row("fused", us=11), row("unfused", us=20), row("numpy", us=10))
-        lost = measured("drawn", "x * exp(row)", (9,), row("fused", us=18), row("unfused", us=10), row("numpy", us=90))
-        wrong = measured("drawn", "gelu(x)", (9,))
-        drawn.require_no_loss(results(won))
-        assert won.slowdown == pytest.approx(1.1)
-        with pytest.raises(AssertionError, match=r"of 3 drawn functions 2 .*\n  1.80  x \* exp\(row\)\n  inf  gelu"):
-            drawn.require_no_loss(results(won, lost, wrong))
-
-    def test_the_better_of_two_measurements_counts(self):
-        rows = row("fused", us=20), row("fused, again", us=9), row("unfused", us=10), row("copy", us=1)
-        assert measured("drawn", "x", (9,), *rows).slowdown == 0.9
+    kept = []
+    found = run("first", "second")
+    assert [[c.name for c in r.cases] for r in kept] == [["first"], ["first", "second"]]
+    assert not any(r.complete for r in kept)
+    assert found.complete
+    out = tmp_path / "r.json"
+    monkeypatch.setattr(suites, "jobs", lambda chosen, options: [Job(t) for t in ("first", "stopped", "never")])
+    main(["bench", "compile", "--device", "cpu", "--peers", "none", "--out", str(out), "--commit", "abc"])
+    assert [c.name for c in Results.load(out).cases] == ["first"]
+    assert not Results.load(out).complete
+    now = iter(range(0, 1000, 10))
+    monkeypatch.setattr(runner.time, "monotonic", lambda: next(now))
+    found = run("first", "second", seconds=15)
+    assert [c.notes for c in found.cases] == [(), ("not measured: 15 s were over",)]
+    found = run("fails", "second", seconds=1e9)
+    assert [c.notes for c in found.cases] == [("not measured: no room",), ()]
+    assert found.complete
 
 
-class TestWarm:
-    """Peers that write into results that there are."""
+def test_suites_that_there_are():
+    jobs = suites.jobs(["softmax"], bench.Options(device="cuda"))
+    assert set(suites.LENGTHS) <= {job.shape[-1] for job in jobs if job.layout == "dense"}
+    large = [j for j in jobs if j.layout == "dense" and j.shape[0] > 100 and j.shape != suites.EXPERIMENT_SHAPE]
+    assert all(0.99 * 2**28 <= np.prod(j.shape) * suites.ITEM_BYTES[j.dtype] <= 2**28 for j in large)
+    assert {job.dtype for job in jobs} == {"float32", "bfloat16"}
+    assert suites.chosen((), "cpu") == ["cpu", "host", "cold_start"]
+    named = {"attention", "compile", "convolutions", "cpu", "gradients", "layers", "losses", "models", "optimizers"}
+    assert set(suites.chosen((), "cuda")) == {*suites.SUITES} - named - {"drawn", "products", "training"}
+    assert suites.chosen(["host", "chains"], "cpu") == ["chains", "host"]
 
-    def measured(self, peer, **more):
-        chosen = dataclasses.replace(TINY, peers=(peer,), quick=False, all_peers=True, **more)
-        for job in suites.jobs(["cpu"], chosen):
-            if job.states == ("cold",):
-                yield job.measure(bench.inputs.Inputs("cpu"), chosen, lambda done, what: None)
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("dtype", ["float32", "float64"])
-    def test_numba_has_every_function_of_the_cpu(self, dtype):
-        pytest.importorskip("numba")
-        for case in self.measured("numba", dtypes=(dtype,)):
-            found = case.find("numba, warm")
-            assert found, case.notes
-            assert found.error is not None
+def test_drawn_functions():
+    """They are the same ones each time; a loss is an error with the formula; the better of two measurements counts."""
+    texts = [text for _, text in drawn.texts()]
+    assert len(set(texts)) == drawn.COUNT
+    assert texts == [text for _, text in drawn.texts()]
+    won = measured("drawn", "x + row", (9,), row("fused", us=11), row("unfused", us=20), row("numpy", us=10))
+    lost = measured("drawn", "x * exp(row)", (9,), row("fused", us=18), row("unfused", us=10), row("numpy", us=90))
+    wrong = measured("drawn", "gelu(x)", (9,))
+    drawn.require_no_loss(results(won))
+    assert won.slowdown == pytest.approx(1.1)
+    with pytest.raises(AssertionError, match=r"of 3 drawn functions 2 .*\n  1.80  x \* exp\(row\)\n  inf  gelu"):
+        drawn.require_no_loss(results(won, lost, wrong))
+    rows = row("fused", us=20), row("fused, again", us=9), row("unfused", us=10), row("copy", us=1)
+    assert measured("drawn", "x", (9,), *rows).slowdown == 0.9
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("only", ["2x + 3y", "softmax", "sum over axis -1"])
-    @needs_compiler
-    def test_torch_compile(self, only):
-        pytest.importorskip("torch")
-        (case,) = self.measured("torch.compile.warm", only=only)
-        assert case.find("torch.compile, warm"), case.notes
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize(
-        ("peer", "module"), [("numba", "numba"), pytest.param("torch.compile.warm", "torch", marks=needs_compiler)]
-    )
-    def test_calls_write_into_the_same_array(self, peer, module):
-        pytest.importorskip(module)
-        x, y = (np.full(1000, n, np.float32) for n in (1, 2))
-        problem = problem_of(versions_of(functions.light), (x, y), {})
-        (rival,) = bench.rivals.of(peer).values()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a compiler's remarks on itself
-            run = rival(problem)
-            (first,) = run()
-        assert np.asarray(first).tolist() == [8.0] * 1000
-        x[:] = 2
-        (second,) = run()
-        assert second is first
-        assert np.asarray(first).tolist() == [10.0] * 1000
-
-    @pytest.mark.parametrize(
-        ("function", "arrays", "message"),
-        [
-            (functions.gelu, [np.ones(8, np.float32)], "no Numba loop of gelu"),
-            (functions.light, [np.ones(8, np.float32)[::2]] * 2, "contiguous"),
-            (functions.light, [np.ones((2, 8), np.float32), np.ones(8, np.float32)], "of one shape"),
-            (functions.sum_rows, [np.ones((2, 2, 8), np.float32)], "rows of a matrix"),
-        ],
-    )
-    def test_what_numba_has_no_loop_for(self, function, arrays, message):
-        pytest.importorskip("numba")
-        (rival,) = bench.rivals.of("numba").values()
+def test_what_numba_has_no_loop_for():
+    with pytest.raises(TypeError, match="on the CPU only"):
+        warm_peers.results(types.SimpleNamespace(cuda=True))
+    pytest.importorskip("numba")
+    (rival,) = bench.rivals.of("numba").values()
+    row, matrix = np.ones(8, np.float32), np.ones((2, 8), np.float32)
+    for function, arrays, message in (
+        (functions.gelu, [row], "no Numba loop of gelu"),
+        (functions.light, [row[::2]] * 2, "contiguous"),
+        (functions.light, [matrix, row], "of one shape"),
+        (functions.sum_rows, [np.ones((2, 2, 8), np.float32)], "rows of a matrix"),
+    ):
         with pytest.raises(TypeError, match=message):
             rival(problem_of(versions_of(function), tuple(arrays), {}))
-
-    def test_results_are_on_the_cpu(self):
-        with pytest.raises(TypeError, match="on the CPU only"):
-            warm.results(types.SimpleNamespace(cuda=True))
+    (first,) = rival(problem_of(versions_of(functions.light), (row, 2 * row), {}))()
+    assert np.asarray(first).tolist() == [8.0] * 8
 
 
-class TestChoices:
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            (["nothing"], "a suite must be one of"),
-            (["chains", "--peers", "nobody"], "a peer must be one of"),
-            (["chains", "--peers", "triton", "--device", "cpu"], "does not run on cpu"),
-            (["chains", "--dtype", "int8"], "a dtype must be one of"),
-            (["chains", "--out", "/nowhere/at/all.json"], "does not exist"),
-            (["--compare", "/nowhere.json", "/nowhere.json"], "No such file"),
-            (["--targets", __file__], "is not what `kfusion bench --out` writes"),
-        ],
-    )
-    def test_bad_choices_are_refused_before_anything_runs(self, arguments, message, capsys, monkeypatch):
-        monkeypatch.setattr(bench.runner, "run", lambda *a, **k: pytest.fail("it ran"))
+def test_bad_choices_are_refused_before_anything_runs(capsys, monkeypatch):
+    monkeypatch.setattr(bench.runner, "run", lambda *a, **k: pytest.fail("it ran"))
+
+    def check(arguments, message):
         device = [] if "--device" in arguments else ["--device", "cpu"]
         assert main(["bench", *arguments, *device]) == 2
         assert message in capsys.readouterr().err
 
-    def test_a_peer_that_is_not_installed(self, monkeypatch):
-        monkeypatch.setattr(options.importlib.util, "find_spec", lambda name: None)
+    nosuch = "no case has 'nosuch' in its title; there are\n  softmax, 4096x1024 float32\n"
+    sweep(check, [
+        (["nothing"], "a suite must be one of"),
+        (["chains", "--peers", "nobody"], "a peer must be one of"),
+        (["chains", "--peers", "triton", "--device", "cpu"], "does not run on cpu"),
+        (["chains", "--dtype", "int8"], "a dtype must be one of"),
+        (["chains", "--out", "/nowhere/at/all.json"], "does not exist"),
+        (["--compare", "/nowhere.json", "/nowhere.json"], "No such file"),
+        (["--targets", __file__], "is not what `kfusion bench --out` writes"),
+        (["softmax", "--only", "nosuch", "--list"], nosuch),
+    ])  # fmt: skip
+    monkeypatch.undo()
+    check(["softmax", "--only", "nosuch", "--quick"], nosuch)
+
+
+def test_peers(monkeypatch):
+    with monkeypatch.context() as m:
+        m.setattr(options.importlib.util, "find_spec", lambda name: None)
         with pytest.raises(ImportError, match="needs numexpr, which is not installed"):
             options.checked_peers(["numexpr"], "cpu")
         assert options.installed("cpu") == ()
-
-    def test_a_peer_that_is_missing_is_not_asked(self, monkeypatch):
-        monkeypatch.setattr(options.importlib.util, "find_spec", lambda name: None if name == "numba" else object())
+        m.setattr(options.importlib.util, "find_spec", lambda name: None if name == "numba" else object())
         assert set(options._ON["cpu"]) - set(options.installed("cpu")) == {"numba"}
-
-    @pytest.mark.parametrize(("isa", "held"), [("avx2", True), ("avx512", False)])
-    def test_peers_that_compile_are_held_to_avx2_as_kfusion_is(self, isa, held, monkeypatch):
-        monkeypatch.setattr(_core, "isa", lambda: isa)
-        monkeypatch.setattr(_core, "available_isas", lambda: ["baseline", "avx2", "avx512"])
+    peers = {"torch.compile.warm": "torch", "numba": "numba", "torch.compile": "torch", "experiment": "cupy"}
+    assert {peer: options.module_of(peer) for peer in peers} == peers
+    monkeypatch.setattr(_core, "available_isas", lambda: ["baseline", "avx2", "avx512"])
+    for isa, held in (("avx2", True), ("avx512", False)):  # peers that compile are held to AVX2 as kfusion is
+        monkeypatch.setattr(_core, "isa", lambda isa=isa: isa)
         monkeypatch.setattr(options.os, "environ", {"XLA_FLAGS": "--mine"})
         options.prepare_environment()
         assert (options.os.environ.get("ATEN_CPU_CAPABILITY") == "avx2") == held
         assert options.os.environ["XLA_FLAGS"] == "--mine"
 
-    def test_modules_of_peers(self):
-        assert options.module_of("torch.compile.warm") == "torch"
-        assert options.module_of("numba") == "numba"
-        assert options.module_of("torch.compile") == "torch"
-        assert options.module_of("experiment") == "cupy"
-        assert options.module_of("triton") == "triton"
 
-
-class TestFiles:
-    def test_json_there_and_back(self, tiny, tmp_path):
-        tiny.save(tmp_path / "r.json")
-        assert Results.load(tmp_path / "r.json") == tiny
-        plain = json.loads((tmp_path / "r.json").read_text())
-        assert plain["schema"] == SCHEMA
-        assert plain["commit"] == "abc"
-        assert plain["hardware"]["cpu"]["name"]
-        assert plain["versions"]["numpy"] == np.__version__
-        assert len((tmp_path / "r.json").read_text().splitlines()) > len(tiny.cases)
-
-    @pytest.mark.parametrize("text", ["[]", "{", '{"schema": 99}', f'{{"schema": {SCHEMA}}}'])
-    def test_what_is_no_result_is_refused(self, text, tmp_path):
-        (tmp_path / "r.json").write_text(text)
-        with pytest.raises(ValueError, match="is not what `kfusion bench --out` writes"):
-            Results.load(tmp_path / "r.json")
-
-    def test_merging_replaces_cases_and_keeps_others(self):
-        old = results(
-            measured("chains", "a", (1,), row("fused", 0.5)), measured("chains", "b", (1,), row("fused", 0.5))
-        )
-        new = results(measured("chains", "b", (1,), row("fused", 0.9)), measured("host", "c", (1,), row("fused")))
-        merged = old.merged(new)
-        assert [case.name for case in merged.cases] == ["a", "b", "c"]
-        assert merged.cases[1].find("fused").of_copy == 0.9
+def test_merging():
+    half = row("fused", 0.5)
+    old = results(measured("chains", "a", (1,), half), measured("chains", "b", (1,), half))
+    new = results(measured("chains", "b", (1,), row("fused", 0.9)), measured("host", "c", (1,), row("fused")))
+    merged = old.merged(new)
+    assert [case.name for case in merged.cases] == ["a", "b", "c"]
+    assert merged.cases[1].find("fused").of_copy == 0.9
+    narrow, wide = (results(device="cpu", isa=isa) for isa in ("avx2", "avx512"))
+    assert (narrow.device_name, wide.device_name) == ("a CPU, 2 threads, AVX2", "a CPU, 2 threads, AVX-512")
+    for one, other in ((old, results(device="cpu")), (wide, narrow)):
         with pytest.raises(ValueError, match="cannot be added"):
-            old.merged(results(device="cpu"))
-
-    def test_runs_of_two_instruction_sets_are_not_mixed(self):
-        narrow, wide = (results(device="cpu", isa=isa) for isa in ("avx2", "avx512"))
-        assert (narrow.device_name, wide.device_name) == ("a CPU, 2 threads, AVX2", "a CPU, 2 threads, AVX-512")
-        with pytest.raises(ValueError, match="cannot be added"):
-            wide.merged(narrow)
-
-    def test_the_instruction_set_is_recorded(self, isa, monkeypatch):
-        monkeypatch.setenv("KFUSION_ISA", isa)
-        found = bench.run(["host"], TINY, command=cli._command(cli._parser().parse_args(["host"])))
-        assert found.isa == isa
-        assert found.command == f"KFUSION_ISA={isa} kfusion bench host"
-
-    def test_adding_from_a_shell(self, tmp_path, capsys):
-        out = tmp_path / "r.json"
-        common = [
-            "--device",
-            "cpu",
-            "--quick",
-            "--bytes",
-            "4000",
-            "--repeats",
-            "1",
-            "--peers",
-            "none",
-            "--out",
-            str(out),
-        ]
-        assert main(["bench", "softmax", *common]) == 0
-        assert main(["bench", "reductions", *common, "--add"]) == 0
-        found = Results.load(out)
-        assert found.suites == ("softmax", "reductions")
-        assert found.command.count(" && ") == 1
+            one.merged(other)
 
 
-class TestCompare:
-    def change(self, old, new):
-        return changes.Changes(results(*old), results(*new))
-
-    def test_changes_beyond_noise(self):
-        before = measured("chains", "f", (8,), row("fused", 0.5), row("torch", 0.5))
-        after = measured("chains", "f", (8,), row("fused", 0.9), row("torch", 0.501))
-        changes = self.change([before], [after])
-        ((_, _, version, was, now, speed, _),) = changes.rows()
-        assert (version, was, now, speed) == ("fused", "0.50", "0.90", "1.80x")
-        assert "1 changes beyond noise among 1 cases" in str(changes)
-
-    def test_noise_is_what_the_same_version_differs_by(self):
-        rows = row("fused", 0.5), row("fused, again", 0.5, us=20.0)
-        before, after = (measured("chains", "f", (8,), *rows, row("torch", r)) for r in (0.5, 0.6))
-        assert self.change([before], [after]).rows() == []
-
-    def test_times_where_there_is_no_copy(self):
-        before, after = (measured("host", "f", (8,), row("fused", None, "call", us)) for us in (4.0, 2.0))
-        ((*_, speed, _),) = self.change([before], [after]).rows()
-        assert speed == "2.00x"
-
-    def test_from_a_shell(self, tmp_path, capsys):
-        for name in ("a", "b"):
-            results(*row_cases()).save(tmp_path / f"{name}.json")
-        assert main(["bench", "--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
-        assert "0 changes beyond noise among 12 cases" in capsys.readouterr().out
+def test_the_instruction_set_is_recorded(isa, monkeypatch):
+    monkeypatch.setenv("KFUSION_ISA", isa)
+    found = bench.run(["host"], TINY, command=cli._command(cli._parser().parse_args(["host"])))
+    assert (found.isa, found.command) == (isa, f"KFUSION_ISA={isa} kfusion bench host")
 
 
-class TestTargets:
-    def found(self, *cases, device="cuda"):
-        return {f.target.text: f for f in targets.found(results(*cases, device=device))}
-
-    def test_the_worst_case_decides(self):
-        found = self.found(*row_cases(**{"1024": 0.99, "8192": 0.5}))["rows of 1024 to 32768, of the copy's rate"]
-        assert (found.cases, found.met, found.worst) == (6, 3, 0.5)
-        assert "8192" in found.worst_case
-
-    def test_peers(self):
-        case = measured("norms", "layernorm", (65536, 1024), row("fused", 0.9), row("torch.compile", 0.6))
-        found = self.found(case)["rows of 1024 to 32768, times as fast as torch.compile"]
-        assert found.worst == pytest.approx(1.5)
-
-    def test_odd_widths_beside_their_neighbours(self):
-        found = self.found(*row_cases(**{"1023": 0.45, "1024": 0.9, "8192": 0.1}))
-        assert found["odd widths, of the neighbouring multiple of 8"].worst == pytest.approx(0.5)
-
-    def test_microseconds_are_upper_bounds(self):
-        fast, slow = (
-            measured("host", "f", (n, 256), row("fused, fresh", None, "call", us), layout="torch", nbytes=0)
-            for n, us in ((16, 3.0), (17, 5.0))
-        )
-        found = self.found(fast, slow)["a call with a torch tensor on the GPU, us"]
-        assert (found.met, found.cases, found.worst) == (1, 2, 5.0)
-
-    def test_times_of_the_copy_are_upper_bounds_of_an_instruction_set(self):
-        cases = [measured("cpu", name, (9,), row("fused", r), nbytes=2**30) for name, r in
-                 (("layernorm", 0.8), ("2x + 3y", 0.5), ("sum over axis 0", 0.5), ("tanh(x) y", 0.6))]  # fmt: skip
-        of = {isa: {f.target.text: f for f in targets.found(results(*cases, device="cpu", isa=isa))}
-              for isa in ("avx2", "avx512", "baseline")}  # fmt: skip
-        norms = of["avx2"]["AVX2, from memory, layernorm and relu_layernorm, in times of the copy"]
-        assert (norms.cases, norms.met, norms.worst) == (1, 1, 1.25)
-        assert targets.cells(norms)[1] == "<= 1.3"
-        light = of["avx512"]["AVX-512, from memory, 2x + 3y, exp, rows and sums, in times of the copy"]
-        assert (light.cases, light.met, light.worst) == (3, 0, 2.0)
-        assert [[t for t in of[isa] if t.startswith("AVX-512")] for isa in ("avx2", "baseline")] == [[], []]
-
-    def test_results_into_warm_arrays_are_compared_with_such(self):
-        ours = (row("fused", 0.1, us=10, state="hot"), row("fused, fresh", us=20, state="hot"))
-        peers = (row("torch.compile, warm", 0.5, us=9, state="hot"), row("torch", us=24, state="hot"))
-        found = self.found(measured("cpu", "2x + 3y", (9,), *ours, *peers), device="cpu")
-        for text in ("as the best peer", "as torch.compile into a warm result"):
-            assert found[f"CPU, within the caches, times as fast {text}"].worst == 0.9
-
-    def test_nothing_is_said_of_what_was_not_measured(self):
-        assert self.found() == {}
-
-    def test_from_a_shell(self, tmp_path, capsys):
-        results(*row_cases()).save(tmp_path / "a.json")
-        assert main(["bench", "--targets", str(tmp_path / "a.json")]) == 0
-        out = capsys.readouterr().out
-        assert "rows of 131072" in out
-        assert re.search(r"\d+ of \d+ targets hold", out)
-
-
-class TestShown:
-    def test_tables_hold_every_case(self, tiny):
-        pytest.importorskip("torch")
-        text = str(show.Tables(tiny))
-        for case in tiny.cases:
-            assert show.title(case) in text
-
-    def test_pictures(self, tmp_path):
-        chain = measured("chains", "2x $ 3y", (512, 512), row("fused", 0.9), row("unfused", 0.3), row("copy", 1.0))
-        found = results(*row_cases(), chain)
-        paths = plots.save_all(found, tmp_path / "new", "run")
-        assert {p.name for p in paths} == {"run_rows.png", "run_limit.png", "run_speedups.png"}
-        assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths)
-        labels = {line.get_label() for line in plots.rows(found).axes[0].lines}
-        assert {"fused", "unfused", "torch", "copy"} <= labels
-
-    def test_nothing_to_draw(self):
-        assert plots.draw(results()) == {}
-
-    def test_pictures_of_a_file(self, tmp_path, capsys):
-        results(*row_cases()).save(tmp_path / "a.json")
-        assert main(["bench", "--plot", str(tmp_path / "a.json"), "--plots", str(tmp_path)]) == 0
-        assert (tmp_path / "a_limit.png").exists()
-
-    def test_from_a_shell(self, tmp_path, capsys, monkeypatch):
+class TestFromAShell:
+    def test_running_and_adding(self, tmp_path, capsys, monkeypatch):
         monkeypatch.delenv("KFUSION_ISA", raising=False)
         out = tmp_path / "r.json"
-        arguments = [
-            "reductions",
-            "--device",
-            "cpu",
-            "--quick",
-            "--bytes",
-            "20000",
-            "--repeats",
-            "1",
-            "--peers",
-            "none",
-        ]
-        assert main(["bench", *arguments, "--out", str(out), "--plots", str(tmp_path)]) == 0
-        found = Results.load(out)
-        assert found.command == "kfusion bench reductions --device cpu --quick --peers none --bytes 20000 --repeats 1"
+        assert main(["bench", "reductions", *SHORT, "--out", str(out), "--plots", str(tmp_path)]) == 0
+        command = "kfusion bench reductions --device cpu --quick --peers none --bytes 4000 --repeats 1"
+        assert Results.load(out).command == command
         assert "sum over axis 0" in capsys.readouterr().out
         assert (tmp_path / "r_speedups.png").exists()
+        assert main(["bench", "softmax", *SHORT, "--out", str(out), "--add"]) == 0
+        found = Results.load(out)
+        assert set(found.suites) == {"softmax", "reductions"}
+        assert found.command.count(" && ") == 1
+
+    def test_files_that_there_are(self, tmp_path, capsys):
+        for name in ("a", "b"):
+            results(*row_cases()).save(tmp_path / f"{name}.json")
+        for arguments, said in (
+            (["--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")],
+             "0 changes beyond noise among 12 cases"),
+            (["--targets", str(tmp_path / "a.json")], r"rows of 131072(.|\n)*\d+ of \d+ targets hold"),
+            (["--plot", str(tmp_path / "a.json"), "--plots", str(tmp_path)], "a_limit.png"),
+        ):  # fmt: skip
+            assert main(["bench", *arguments]) == 0
+            assert re.search(said, capsys.readouterr().out)
+        assert (tmp_path / "a_limit.png").read_bytes().startswith(b"\x89PNG")
+        assert plots.draw(results()) == {}
 
     def test_lists(self, capsys):
         assert main(["bench", "--list", "--device", "cpu"]) == 0
         out = capsys.readouterr().out
-        for name in suites.SUITES:
-            assert f"{name}: " in out
-        assert main(["bench", "softmax", "--list", "--device", "cpu"]) == 0
-        assert "softmax, 4096x1024 float32" in capsys.readouterr().out
+        assert all(f"{name}: " in out for name in suites.SUITES)
         assert main(["bench", "softmax", "--list", "--only", "x262144 ", "--device", "cpu"]) == 0
         assert capsys.readouterr().out.splitlines()[1:] == ["  softmax, 64x262144 float32"]
 
-    @pytest.mark.parametrize("action", [["--list"], ["--quick"]])
-    def test_text_that_no_case_has(self, capsys, action):
-        assert main(["bench", "softmax", "--only", "nosuch", "--device", "cpu", *action]) == 2
-        error = capsys.readouterr().err
-        assert "no case has 'nosuch' in its title; there are\n  softmax, 4096x1024 float32\n" in error
+
+def test_changes_beyond_noise():
+    """Noise is what two runs of one version differ by."""
+
+    def rows_of(case, *both):
+        return changes.Changes(*(results(measured(*case, *rows)) for rows in both))
+
+    found = rows_of(("chains", "f", (8,)), (row("fused", 0.5), row("torch", 0.5)),
+                    (row("fused", 0.9), row("torch", 0.501)))  # fmt: skip
+    ((_, _, version, was, now, speed, _),) = found.rows()
+    assert (version, was, now, speed) == ("fused", "0.50", "0.90", "1.80x")
+    assert "1 changes beyond noise among 1 cases" in str(found)
+    noisy = row("fused", 0.5), row("fused, again", 0.5, us=20.0)
+    assert rows_of(("chains", "f", (8,)), *((*noisy, row("torch", r)) for r in (0.5, 0.6))).rows() == []
+    without_copy = rows_of(("host", "f", (8,)), *([row("fused", None, "call", us)] for us in (4.0, 2.0)))
+    ((*_, speed, _),) = without_copy.rows()
+    assert speed == "2.00x"
+
+
+def test_targets():
+    def found(*cases, **more):
+        return {f.target.text: f for f in goals.found(results(*cases, **{"device": "cuda"} | more))}
+
+    rows = found(*row_cases(**{"1024": 0.99, "8192": 0.5}))["rows of 1024 to 32768, of the copy's rate"]
+    assert (rows.cases, rows.met, rows.worst) == (6, 3, 0.5)
+    assert "8192" in rows.worst_case
+    case = measured("norms", "layernorm", (65536, 1024), row("fused", 0.9), row("torch.compile", 0.6))
+    assert found(case)["rows of 1024 to 32768, times as fast as torch.compile"].worst == pytest.approx(1.5)
+    odd = found(*row_cases(**{"1023": 0.45, "1024": 0.9, "8192": 0.1}))
+    assert odd["odd widths, of the neighbouring multiple of 8"].worst == pytest.approx(0.5)
+    calls = [measured("host", "f", (n, 256), row("fused, fresh", None, "call", us), layout="torch", nbytes=0)
+             for n, us in ((16, 3.0), (17, 5.0))]  # fmt: skip
+    upper = found(*calls)["a call with a torch tensor on the GPU, us"]
+    assert (upper.met, upper.cases, upper.worst) == (1, 2, 5.0)
+    cases = [measured("cpu", name, (9,), row("fused", r), nbytes=2**30) for name, r in
+             (("layernorm", 0.8), ("2x + 3y", 0.5), ("sum over axis 0", 0.5), ("tanh(x) y", 0.6))]  # fmt: skip
+    of = {isa: found(*cases, device="cpu", isa=isa) for isa in ("avx2", "avx512", "baseline")}
+    norms = of["avx2"]["AVX2, from memory, layernorm and relu_layernorm, in times of the copy"]
+    assert (norms.cases, norms.met, norms.worst, goals.cells(norms)[1]) == (1, 1, 1.25, "<= 1.3")
+    light = of["avx512"]["AVX-512, from memory, 2x + 3y, exp, rows and sums, in times of the copy"]
+    assert (light.cases, light.met, light.worst) == (3, 0, 2.0)
+    assert [[t for t in of[isa] if t.startswith("AVX-512")] for isa in ("avx2", "baseline")] == [[], []]
+    ours = (row("fused", 0.1, us=10, state="hot"), row("fused, fresh", us=20, state="hot"))
+    peers = (row("torch.compile, warm", 0.5, us=9, state="hot"), row("torch", us=24, state="hot"))
+    into_warm = found(measured("cpu", "2x + 3y", (9,), *ours, *peers), device="cpu")
+    for text in ("as the best peer", "as torch.compile into a warm result"):
+        assert into_warm[f"CPU, within the caches, times as fast {text}"].worst == 0.9
+    assert found() == {}
 
 
 class TestReadme:
@@ -514,71 +382,30 @@ class TestReadme:
         first = measured("relu_layernorm", "relu_layernorm", (4096, 1024), row("unfused", 0.25), row("fused", 1.0))
         return {"h200": results(*row_cases(), few, first, *tiny.of_suite("chains", "reductions")), "cpu": tiny}
 
-    def test_regions_are_rewritten_and_nothing_else(self, tiny):
+    def test_regions(self, tiny):
+        """They are rewritten and nothing else is, have text, and stand in some page."""
         text = "a\n<!-- bench:rows -->\nold\n<!-- /bench -->\nb\n<!-- bench:cpu -->\n<!-- /bench -->\n"
         once = readme.rewritten(text, self.runs(tiny))
         assert "old" not in once
         assert once.startswith("a\n<!-- bench:rows -->\n| function | dtype | 1023 | 1024 |")
         assert "| softmax | float32 | 0.98 | 0.99 | 0.97 | 0.93 |" in once
         assert readme.rewritten(once, self.runs(tiny)) == once
+        with pytest.raises(ValueError, match="a region must be one of"):
+            readme.rewritten("<!-- bench:nothing -->\n<!-- /bench -->\n", self.runs(tiny))
+        assert [name for name in readme.REGIONS if not readme.REGIONS[name](self.runs(tiny)).strip()] == []
+        pages = "".join((ROOT / page).read_text() for page in ("README.md", *readme.PAGES))
+        assert set(readme.REGIONS) <= set(re.findall(r"<!-- bench:(\w+) -->", pages))
 
-    @pytest.mark.parametrize("page", ["README.md", *readme.PAGES])
-    def test_what_is_committed_is_what_the_results_say(self, page):
+    def test_what_is_committed_is_what_the_results_say(self):
         """If not: kfusion bench --readme README.md."""
-        root = Path(__file__).parents[1]
-        text = (root / page).read_text()
-        assert text == readme.rewritten(text, readme.load(root), root)
-        for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
-            assert (root / page).parent.joinpath(picture).exists()
+        for page in ("README.md", *readme.PAGES):
+            text = (ROOT / page).read_text()
+            assert text == readme.rewritten(text, readme.load(ROOT), ROOT), page
+            for picture in re.findall(r"!\[.*?\]\((.*?)\)", text):
+                assert (ROOT / page).parent.joinpath(picture).exists()
 
-    def test_the_pages_have_every_region(self):
-        root = Path(__file__).parents[1]
-        text = "".join((root / page).read_text() for page in ("README.md", *readme.PAGES))
-        assert set(readme.REGIONS) <= set(re.findall(r"<!-- bench:(\w+) -->", text))
-
-    @pytest.mark.parametrize("name", readme.REGIONS)
-    def test_every_region_has_text(self, tiny, name):
-        assert readme.REGIONS[name](self.runs(tiny)).strip()
-
-    def test_versions_stand_beside_the_fastest_peer(self):
-        own, copy = (row("fused", 0.9, us=11), row("unfused", 0.3, us=33)), row("copy", 1.0)
-        few = measured("softmax", "softmax", (1, 8192), *own, row("cupy", 0.2, us=50), row("torch", 0.5, us=20), copy)
-        alone = measured("norms", "layernorm", (1, 8192), *own, copy)
-        text = readme.REGIONS["shapes"]({"h200": results(few, alone)})
-        header, _, line = text.splitlines()
-        assert header == "| shape | softmax | layernorm |"
-        assert line == "| 1 x 8192 | 0.90 / 0.30 (0.50) | 0.90 / 0.30 |"
-
-    def test_cases_within_the_caches_stand_below_the_cache(self):
-        def case(n, *us):
-            rows = (row(v, state="hot", us=t) for v, t in zip(("fused", "unfused", "numpy"), us, strict=True))
-            return measured("cpu", "2x + 3y", (n,), *rows, nbytes=12 * n)
-
-        text = readme.REGIONS["cpu_in_cache"]({"cpu": results(case(1365, 4, 5, 7), case(43690, 18, 27, 23))})
-        assert text.splitlines()[0] == "| function | a core's L1 | L2 |"
-        assert text.splitlines()[2] == "| 2x + 3y | 4.00 us / 5.00 us (7.00 us) | 18.0 us / 27.0 us (23.0 us) |"
-
-    def test_tables_of_the_cpu(self):
-        versions = ("fused", "torch.compile", "torch.compile, warm", "jax.jit", "numexpr", "numba, warm", "copy")
-        cases = []
-        for n, state, times in ((89478485, "cold", [9] * 7), (1365, "hot", [10, 9e4, 8, 70, 60, 50, 7])):
-            rows = (row(v, 0.9, state, us) for v, us in zip(versions, times, strict=True))
-            cases.append(measured("cpu", "2x + 3y", (n,), *rows, nbytes=12 * n))
-        runs = {"cpu": results(*cases, device="cpu", isa="avx512")}
-        others = "| fused | torch.compile | torch.compile, warm | jax.jit | numexpr | numba, warm | copy |"
-        short = readme.REGIONS["cpu"](runs).splitlines()
-        assert short[0] == "| function | shape | dtype | fused | torch.compile, warm | jax.jit | copy |"
-        cold, hot = (readme.REGIONS[f"cpu_{state}"](runs).splitlines() for state in ("cold", "hot"))
-        assert cold[0] == f"| function | shape | dtype {others}"
-        assert hot[0] == f"| function | shape | dtype | in {others}"
-        assert hot[2].startswith("| 2x + 3y | 1365 | float32 | a core's L1 | **0.70** | 8e-05 | 0.88 |")
-        assert (len(short), len(cold), len(hot)) == (3, 3, 3)
-        narrow = runs | {"cpu_avx2": results(*cases, device="cpu", isa="avx2")}
-        for state in ("cold", "hot"):
-            assert readme.REGIONS[f"cpu_avx2_{state}"](runs) == "Not measured."
-            assert readme.REGIONS[f"cpu_avx2_{state}"](narrow) == readme.REGIONS[f"cpu_{state}"](runs)
-
-    def test_results_with_avx2_are_optional(self, tiny, tmp_path):
+    def test_from_a_shell(self, tiny, tmp_path, capsys):
+        """Results with AVX2 are optional."""
         (tmp_path / "results").mkdir()
         for name, run in self.runs(tiny).items():
             run.save(tmp_path / "results" / f"{name}.json")
@@ -586,15 +413,6 @@ class TestReadme:
         results(device="cpu", isa="avx2").save(tmp_path / "results" / "cpu_avx2.json")
         text = readme.REGIONS["machines"](readme.load(tmp_path))
         assert "| CPU, AVX2 | a CPU, 2 threads, AVX2 | `results/cpu_avx2.json` |" in text
-
-    def test_an_unknown_region(self, tiny):
-        with pytest.raises(ValueError, match="a region must be one of"):
-            readme.rewritten("<!-- bench:nothing -->\n<!-- /bench -->\n", self.runs(tiny))
-
-    def test_from_a_shell(self, tiny, tmp_path, capsys):
-        (tmp_path / "results").mkdir()
-        for name, run in self.runs(tiny).items():
-            run.save(tmp_path / "results" / f"{name}.json")
         (tmp_path / "README.md").write_text("<!-- bench:first -->\n<!-- /bench -->\n")
         page = tmp_path / "docs" / "performance.md"
         page.parent.mkdir()
@@ -617,3 +435,74 @@ def test_rows_of_samples() -> None:
     assert [(r.gbps, r.of_copy, r.held_bytes) for r in unrated] == [(None, None, 7), (1.0, None, 7)]
     product = row_of("fused", "cold", taken, flops=6e9)
     assert (product.gbps, product.of_copy, product.tflops) == (None, 0.5, 2000.0)
+
+
+class TestCompile:
+    """`kfusion bench compile`: which versions are compiled, and how."""
+
+    QUICK = bench.Options(device="cpu", quick=True, peers=("torch",), repeats=2)
+
+    def test_models_that_tell_most_come_first(self):
+        pytest.importorskip("transformers")
+        names = [job.name for job in suites.jobs(["compile"], bench.Options(device="cuda"))]
+        assert names[:3] == ["BERT", "ResNet", "diffusion block"]
+        assert len(set(names)) == len(names) == len(models.available())
+
+    def test_versions(self, monkeypatch):
+        torch = pytest.importorskip("torch")
+        seen, wrong = [], set()
+
+        def first(call, exact, device):
+            return compiling._First(1.0 if seen[-1][0] in wrong else 1e-7, 1.0, 1.0, 0, None)
+
+        def compiled(model, *, dynamic, mode, backend="inductor"):
+            seen.append((None, mode, backend if type(backend) is str else "kfusion"))
+            return model
+
+        def version(model, name, plain=compiling._version):
+            run = plain(model, name)
+            if name == "torch":
+                seen.append((name, None, None))
+            else:
+                seen[-1] = (name, *seen[-1][1:])
+            return run
+
+        monkeypatch.setattr(compiling, "_warm_up", lambda: None)
+        monkeypatch.setattr(compiling, "_cold", contextlib.nullcontext)
+        monkeypatch.setattr(compiling, "_first", first)
+        monkeypatch.setattr(compiling, "_version", version)
+        monkeypatch.setattr(torch, "compile", compiled)
+
+        def run(**more):
+            case = compiling.CompileCase("compile", "diffusion block", "float32", False)
+            chosen = dataclasses.replace(self.QUICK, **more)
+            return case._compiled(dict, {}, [], chosen, lambda done, what: None)
+
+        peers = ("torch.compile.max", "torch.compile.graphs", "torch.compile", "torch")
+        run(device="cuda", peers=peers, all_peers=True)
+        assert seen[0] == ("torch", None, None)
+        assert set(seen[1:]) == {
+            ("kfusion", None, "kfusion"),
+            ("kfusion.graphs", "reduce-overhead", "kfusion"),
+            ("torch.compile", None, "inductor"),
+            ("torch.compile.graphs", "reduce-overhead", "inductor"),
+            ("torch.compile.max", "max-autotune", "inductor"),
+        }
+        runs, _, _ = run(peers=("torch", "torch.compile", "torch.compile.max"))  # one compiles slowly
+        assert list(runs) == ["torch", "kfusion", "torch.compile"]
+        wrong.add("kfusion.graphs")
+        with pytest.raises(AssertionError, match=r"kfusion\.graphs is wrong by 1\.0e\+00"):
+            run(device="cuda")
+        run()
+
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+    def test_a_tiny_model_is_measured(self):
+        pytest.importorskip("torch")
+        (case,) = bench.run(["compile"], dataclasses.replace(self.QUICK, only="diffusion block"), commit="abc").cases
+        assert not case.notes
+        states = (compiling.CALL, compiling.CALL_CPU, compiling.FIRST, compiling.FIRST_CPU)
+        assert {(r.version, r.state) for r in case.rows} == set(itertools.product(("kfusion", "torch"), states))
+        ours = case.find("kfusion", compiling.CALL)
+        assert (ours.samples, ours.breaks) == (2, 0)
+        assert ours.error < 1e-5
+        assert np.isfinite([r.median_us for r in case.rows]).all()

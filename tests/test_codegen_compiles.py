@@ -7,7 +7,9 @@ import itertools
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,25 +53,66 @@ def every_map(dtype: str) -> Build:
     return build
 
 
+def spilled(text: str, folder: Path, what: str = "stores") -> int:
+    return int(re.findall(rf"(\d+) bytes spill {what}", nvcc(text, folder))[0])
+
+
+def first_kernel(f: Any, *specs: Any) -> str:
+    return _core.cuda_kernels(kf.trace(f, *specs), kf.device("H200").to_dict())[0].source
+
+
+def gradients_of_norms(x, w, g):
+    h = g * w
+    return h - h.mean(-1, keepdims=True) - x * (h * x).mean(-1, keepdims=True), (g * x).sum(0), g.sum(0)
+
+
+def random_words_by_column(x, streams):
+    """Each lane of a vector has a stream of its own."""
+    return kf.where(kf.philox(kf.iota(x.shape, 0), streams, streams + 1) < 2**31, x, 0).max(0)
+
+
+def kernels_that_spill_nothing() -> Iterator[tuple[str, str, str]]:
+    """Their texts, skeletons and what else a text must have."""
+    for dtype in ("float32", "bfloat16"):
+        # Shared memory leaves L1 little: a word of local memory in each batch costs up to a quarter of the rate.
+        for (f, weights), cols in itertools.product(((kf.rmsnorm, 1), (kf.layernorm, 2)), (2**16, 2**17, 2**18)):
+            arrays = [kf.spec((512, cols), dtype), *[kf.spec((cols,), dtype)] * weights]
+            yield kf.fuse(f).source(*arrays), "ring_rows", "start_shared"
+        for cols in (32_000, 50_257, 65_536, 128_256):
+            arrays = [kf.spec((8192, cols), dtype), kf.spec((8192,), "int64")]
+            text = kf.value_and_grad(kf.cross_entropy).source(*arrays)
+            yield text[: text.rindex("// cross_entropy_mean")], "", ""
+        half = dtype == "bfloat16"
+        for cols in (257, 1023, 4095, 9001) if half else (50_257, 131_073):
+            arrays = [kf.spec((8192, cols), dtype), *[kf.spec((cols,), dtype)] * 2]
+            yield kf.fuse(kf.layernorm).source(*arrays), "weighted_rows" if half else "ring_rows", "Planes"
+        for f in (rotary, rotary_in_pairs):
+            yield kf.fuse(f).source(kf.spec((8, 4096, 128), dtype), *[kf.spec((4096, 128), dtype)] * 2), "", ""
+    for shape in ((8192, 4096), (4096, 32768)):
+        rows, columns = (kf.spec(s, "bfloat16") for s in (shape, shape[-1:]))
+        yield first_kernel(gradients_of_norms, rows, columns, rows), "summed_ring_rows", ""
+
+
 class TestCompiles:
     """With nvcc, as NVRTC would: nothing is included but the embedded headers."""
 
-    @pytest.mark.parametrize("name", golden.GATHERS)
-    def test_kernels_that_gather(self, name, tmp_path):
-        assert " 0 bytes spill loads" in nvcc(golden.text_of(name), tmp_path)
+    def test_what_spills_nothing(self, tmp_path):
+        for name in golden.GATHERS:
+            assert spilled(golden.text_of(name), tmp_path, "loads") == 0
+        for text, used, part in kernels_that_spill_nothing():
+            assert used in ("", skeleton(text))
+            assert part in text
+            assert spilled(text, tmp_path) == 0, text[:300]
 
-    @pytest.mark.parametrize("dtype", ["float16", "float64", "bool", "int32"])
-    def test_gathers(self, dtype, tmp_path):
-        x, i, j = empty((9, 64), dtype), empty((5,), "int32"), empty((9, 3), "int64")
-        (text,) = sources(lambda g, x, i: g.take(x, i, 0), x, i)
-        nvcc(text, tmp_path)
-        (text,) = sources(lambda g, x, j: g.reduce("max", g.take_along_axis(x, j, 1, True), [1], False), x, j)
-        nvcc(text, tmp_path)
-
-    @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
-    def test_every_map(self, dtype, tmp_path):
-        (text,) = sources(every_map(dtype), empty((64,), dtype))
-        nvcc(text, tmp_path)
+    def test_every_map_and_gathers(self, tmp_path):
+        for dtype in ("float16", "float32", "float64", "int32", "int64", "bool"):
+            (text,) = sources(every_map(dtype), empty((64,), dtype))
+            nvcc(text, tmp_path)
+            x, i, j = empty((9, 64), dtype), empty((5,), "int32"), empty((9, 3), "int64")
+            (text,) = sources(lambda g, x, i: g.take(x, i, 0), x, i)
+            nvcc(text, tmp_path)
+            (text,) = sources(lambda g, x, j: g.reduce("max", g.take_along_axis(x, j, 1, True), [1], False), x, j)
+            nvcc(text, tmp_path)
 
     @pytest.mark.parametrize(
         ("build", "shape", "dtype", "most_registers"),
@@ -88,79 +131,26 @@ class TestCompiles:
             assert int(re.findall(r"(\d+) bytes spill stores", report)[0]) <= 128
             assert int(re.findall(r"Used (\d+) registers", report)[0]) <= most_registers
 
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-    def test_long_rows_with_weights_spill_nothing(self, dtype, tmp_path):
-        """Shared memory leaves L1 little: a word of local memory in each batch costs up to a quarter of the rate."""
-        for (f, weights), cols in itertools.product(((kf.rmsnorm, 1), (kf.layernorm, 2)), (2**16, 2**17, 2**18)):
-            specs = [kf.spec((512, cols), dtype), *[kf.spec((cols,), dtype)] * weights]
-            text = kf.fuse(f).source(*specs)
-            assert skeleton(text) == "ring_rows"
-            assert "start_shared" in text
-            assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
-
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-    def test_losses_with_gradients_spill_nothing(self, dtype, tmp_path):
-        for cols in (32_000, 50_257, 65_536, 128_256):
-            text = kf.value_and_grad(kf.cross_entropy).source(kf.spec((8192, cols), dtype), kf.spec((8192,), "int64"))
-            text = text[: text.rindex("// cross_entropy_mean")]
-            assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
-
-    @pytest.mark.parametrize("shape", [(8192, 4096), (4096, 32768)])
-    def test_rows_with_sums_of_columns_spill_nothing(self, shape, tmp_path):
-        def gradients(x, w, g):
-            h = g * w
-            return h - h.mean(-1, keepdims=True) - x * (h * x).mean(-1, keepdims=True), (g * x).sum(0), g.sum(0)
-
-        rows, columns = (kf.spec(s, "bfloat16") for s in (shape, shape[-1:]))
-        traced = kf.trace(gradients, rows, columns, rows)
-        text = _core.cuda_kernels(_core.Graph.from_dict(traced.to_dict()), kf.device("H200").to_dict())[0].source
-        assert skeleton(text) == "summed_ring_rows"
-        assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
-
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-    def test_rows_of_odd_width_with_weights_spill_nothing(self, dtype, tmp_path):
-        for cols in (257, 1023, 4095, 9001) if dtype == "bfloat16" else (50_257, 131_073):
-            text = kf.fuse(kf.layernorm).source(kf.spec((8192, cols), dtype), *[kf.spec((cols,), dtype)] * 2)
-            assert skeleton(text) == ("weighted_rows" if dtype == "bfloat16" else "ring_rows")
-            assert "Planes" in text
-            assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
-
-    def test_random_words_by_column(self, tmp_path):
-        """Each lane of a vector has a stream of its own."""
-
-        def f(x, streams):
-            words = kf.philox(kf.iota(x.shape, 0), streams, streams + 1)
-            return kf.where(words < 2**31, x, 0).max(0)
-
-        text = kf.fuse(f).source(kf.spec((4096, 512)), kf.spec((512,), "int64"))
+    def test_kernels_that_are_rare(self, tmp_path):
+        text = kf.fuse(random_words_by_column).source(kf.spec((4096, 512)), kf.spec((512,), "int64"))
         assert skeleton(text) == "columns"
         nvcc(text, tmp_path)
-
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-    def test_rotary_embeddings_spill_nothing(self, dtype, tmp_path):
-        for f in (rotary, rotary_in_pairs):
-            text = kf.fuse(f).source(kf.spec((8, 4096, 128), dtype), *[kf.spec((4096, 128), dtype)] * 2)
-            assert int(re.findall(r"(\d+) bytes spill stores", nvcc(text, tmp_path))[0]) == 0
-
-    def test_many_reductions_of_few_long_rows(self, tmp_path):
-        """Their partial results are more words than a warp has lanes."""
-
-        def build(g: _core.Graph, x: int) -> int:
-            shifted = [g.map("add", [x, g.scalar(float(i))]) for i in range(12)]
-            parts = [g.reduce(op, one, [1], True) for op in ("sum", "max", "min") for one in shifted]
-            return g.map("subtract", [x, functools.reduce(lambda a, b: g.map("add", [a, b]), parts)])
-
-        kernels = _core.cuda_kernels(graph_of(build, empty((4, 65536))), kf.device("h200").to_dict())
-        assert "spread_rows" in [skeleton(k.source) for k in kernels]
-        for k in kernels:
-            nvcc(k.source, tmp_path)
-
-    def test_spans_with_wide_indices(self, tmp_path):
         weights = np.lib.stride_tricks.as_strided(np.empty(1, np.float32), (17,), (4 * 2**28,))
         (text,) = sources(lambda g, x, w: g.map("multiply", [normalized(g, x), w]), empty((4, 17)), weights)
         assert skeleton(text) == "span_rows"
         assert "using Index = i64;" in text
         nvcc(text, tmp_path)
+
+        def many_reductions(g: _core.Graph, x: int) -> int:
+            """Partial results are more words than a warp has lanes."""
+            shifted = [g.map("add", [x, g.scalar(float(i))]) for i in range(12)]
+            parts = [g.reduce(op, one, [1], True) for op in ("sum", "max", "min") for one in shifted]
+            return g.map("subtract", [x, functools.reduce(lambda a, b: g.map("add", [a, b]), parts)])
+
+        kernels = _core.cuda_kernels(graph_of(many_reductions, empty((4, 65536))), kf.device("h200").to_dict())
+        assert "spread_rows" in [skeleton(k.source) for k in kernels]
+        for k in kernels:
+            nvcc(k.source, tmp_path)
 
     def test_elements_move_whole(self, tmp_path):
         """Also where a vector ends early, or its elements lie apart."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import golden
 import kfusion as kf
 from kfusion import _core
+from sweeps import sweep
 from test_codegen_compiles import nvcc
 
 H200 = kf.device("H200")
@@ -18,7 +20,10 @@ def spec(*shape, dtype="bfloat16", like="numpy"):
     return kf.spec(shape, dtype, like=like)
 
 
-def planned(f, *arguments, executors=("tensor_cores", "cuda", "array_library"), device="H200"):
+OURS = ("tensor_cores", "cuda", "array_library")
+
+
+def planned(f, *arguments, executors=OURS, device="H200"):
     return kf.plan(f, *arguments, device=device, executors=list(executors))
 
 
@@ -69,12 +74,13 @@ ONE_KERNEL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", ONE_KERNEL)
-def test_one_kernel(case):
-    f, arguments = ONE_KERNEL[case]
-    (group,) = planned(f, *arguments).groups
-    assert group.executor == "tensor_cores"
-    assert group.how.startswith("tiles of ")
+def test_one_kernel():
+    def check(f, arguments):
+        (group,) = planned(f, *arguments).groups
+        assert group.executor == "tensor_cores"
+        assert group.how.startswith("tiles of ")
+
+    sweep(check, ONE_KERNEL.values())
 
 
 def queries(rows, width=4096, keys=1024, depth=4096, dtype="bfloat16"):
@@ -84,17 +90,21 @@ def queries(rows, width=4096, keys=1024, depth=4096, dtype="bfloat16"):
     return [spec(rows, depth, dtype=dtype), *weights, *[spec(n, dtype=dtype) for n in columns]]
 
 
-@pytest.mark.parametrize("rows", [1, 16, 128, 512, 2048, 8192])
-@pytest.mark.parametrize("executors", [("tensor_cores", "cuda", "array_library"), None])
-def test_queries_keys_and_values_are_one_kernel(rows, executors):
-    arguments = queries(rows)
-    chosen = kf.plan(golden.queries_keys_values, *arguments, device="H200", executors=executors)
-    (group,) = chosen.groups
-    assert group.executor == "tensor_cores"
-    assert group.how.startswith("3 products beside one another, in tiles of ")
-    apart = sum(planned(lambda x, w, b: x @ w.T + b, arguments[0], w, b).fused.time_us
-                for w, b in zip(arguments[1:4], arguments[4:], strict=True))  # fmt: skip
-    assert chosen.fused.time_us < apart
+BESIDE = "3 products beside one another, in tiles of "
+
+
+def test_queries_keys_and_values_are_one_kernel():
+    def check(rows, executors):
+        arguments = queries(rows)
+        chosen = kf.plan(golden.queries_keys_values, *arguments, device="H200", executors=executors)
+        (group,) = chosen.groups
+        assert group.executor == "tensor_cores"
+        assert group.how.startswith(BESIDE)
+        apart = sum(planned(lambda x, w, b: x @ w.T + b, arguments[0], w, b).fused.time_us
+                    for w, b in zip(arguments[1:4], arguments[4:], strict=True))  # fmt: skip
+        assert chosen.fused.time_us < apart
+
+    sweep(check, itertools.product([1, 16, 128, 512, 2048, 8192], [OURS, None]))
 
 
 APART = {
@@ -117,11 +127,12 @@ APART = {
 }
 
 
-@pytest.mark.parametrize("case", APART)
-def test_what_lies_beside_what(case):
-    f, arguments, products = APART[case]
-    groups = planned(f, *arguments).groups
-    assert sorted((g.ops.count("matmul") for g in groups), reverse=True) == products
+def test_what_lies_beside_what():
+    def check(f, arguments, products):
+        counts = sorted((g.ops.count("matmul") for g in planned(f, *arguments).groups), reverse=True)
+        assert counts == products
+
+    sweep(check, APART.values())
 
 
 def test_gradients_of_weights_are_one_kernel():
@@ -133,19 +144,16 @@ def test_gradients_of_weights_are_one_kernel():
 
     chosen = planned(f, x, h, wide, wide, narrow)
     (group,) = chosen.groups
-    assert group.how.startswith("3 products beside one another, in tiles of ")
+    assert group.how.startswith(BESIDE)
     library = planned(f, x, h, wide, wide, narrow, executors=("array_library", "cuda"))
     assert chosen.fused.time_us < library.fused.time_us
     assert "kApart" in kernel(f, x, h, wide, wide, narrow).source
 
-
-def test_results_with_epilogues_are_one_kernel():
-    def f(a, b, c, d, bias, row):
+    def with_epilogues(a, b, c, d, bias, row):
         return kf.relu(a @ b.T), c @ d.T * row + bias, kf.tanh(b @ d.T) * 2.0
 
-    a, b, c, d = (spec(n, 264) for n in (300, 136, 1000, 72))
-    (group,) = planned(f, a, b, c, d, spec(72), spec(1000, 1)).groups
-    assert group.how.startswith("3 products beside one another, in tiles of ")
+    (group,) = planned(with_epilogues, *(spec(n, 264) for n in (300, 136, 1000, 72)), spec(72), spec(1000, 1)).groups
+    assert group.how.startswith(BESIDE)
 
 
 def test_products_stay_apart_elsewhere():
@@ -190,13 +198,14 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused(case):
-    f, arguments, why = REFUSED[case]
-    p = planned(f, *arguments)
-    assert all(g.executor != "tensor_cores" for g in p.groups)
-    if why:
-        assert any(f"tensor_cores {why}" in r.sentence for r in p.refusals), p.refusals
+def test_refused():
+    def check(f, arguments, why, device="H200"):
+        p = planned(f, *arguments, device=device)
+        assert all(g.executor != "tensor_cores" for g in p.groups)
+        assert not why or any(f"tensor_cores {why}" in r.sentence for r in p.refusals), p.refusals
+
+    sweep(check, REFUSED.values())
+    sweep(check, [(*ONE_KERNEL["bias and gelu"], "", device) for device in ("A100 80GB", "B200", "RTX 4090")])
 
 
 BEFORE_A_PRODUCT = {
@@ -216,67 +225,49 @@ BEFORE_A_PRODUCT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BEFORE_A_PRODUCT)
-def test_what_comes_before_a_product_is_stored(case):
+def test_what_comes_before_a_product_is_stored():
     """Slices of factors go from memory to the tensor cores as they are. A scale of rows would commute with them."""
-    f, arguments, why = BEFORE_A_PRODUCT[case]
-    p = planned(f, *arguments)
-    assert len(p.groups) == 2
-    (sentence,) = [r.sentence for r in p.refusals if r.reason == "contraction"]
-    assert why in sentence
-    assert ("could follow" in sentence) == ("could follow" in why or "numbers" in why)
+
+    def check(f, arguments, why):
+        p = planned(f, *arguments)
+        assert len(p.groups) == 2
+        (sentence,) = [r.sentence for r in p.refusals if r.reason == "contraction"]
+        assert why in sentence
+        assert ("could follow" in sentence) == ("could follow" in why or "numbers" in why)
+
+    sweep(check, BEFORE_A_PRODUCT.values())
 
 
-def test_only_on_hopper():
-    f, arguments = ONE_KERNEL["bias and gelu"]
-    for device in ("A100 80GB", "B200", "RTX 4090"):
-        assert all(g.executor != "tensor_cores" for g in planned(f, *arguments, device=device).groups)
-
-
-@pytest.mark.parametrize("device", ["H100", "H200"])
-@pytest.mark.parametrize("rows", [1, 16, 17, 32])
-def test_few_rows_are_the_tensor_cores_too(rows, device):
-    """Their tiles wait for bytes, at a clock that no power limit lowers."""
+def test_rows_decide_the_executor():
+    """Tiles of few rows wait for bytes, at a clock that no power limit lowers; of 256 L2 has to give more than it can;
+    from 512 rows on tiles are larger."""
     f, _ = ONE_KERNEL["bias and gelu"]
-    (group,) = planned(f, spec(rows, 4096), spec(4096, 4096), spec(4096), device=device).groups
-    assert group.executor == "tensor_cores"
-    assert group.bound == "memory"
-
-
-@pytest.mark.parametrize("rows", [256, 384])
-def test_more_rows_are_the_librarys(rows):
-    """With so many blocks L2 has to give more than it can; from 512 rows on tiles are larger."""
-    f, _ = ONE_KERNEL["bias and gelu"]
-    chosen = planned(f, spec(rows, 4096), spec(4096, 4096), spec(4096), device="H100")
-    assert [g.executor for g in chosen.groups] == ["array_library", "cuda"]
+    for device, rows in itertools.product(("H100", "H200"), (1, 16, 17, 32)):
+        (group,) = planned(f, spec(rows, 4096), spec(4096, 4096), spec(4096), device=device).groups
+        assert (group.executor, group.bound) == ("tensor_cores", "memory")
+    for rows in (256, 384):
+        chosen = planned(f, spec(rows, 4096), spec(4096, 4096), spec(4096), device="H100")
+        assert [g.executor for g in chosen.groups] == ["array_library", "cuda"]
 
 
 MEASURED = [((8192, 4096, 16_384), 1434.3), ((4096, 4096, 4096), 185.63), ((8192, 1024, 1024), 32.384),
             ((512, 4096, 4096), 28.064), ((256, 4096, 4096), 27.9), ((16, 4096, 4096), 17.3)]  # fmt: skip
 
 
-@pytest.mark.parametrize(("shape", "measured"), MEASURED)
-def test_prices_are_what_was_measured(shape, measured):
-    """On an H100, in microseconds (results/h100.json, but for 256 and 16 rows)."""
-    m, k, n = shape
-    f, _ = ONE_KERNEL["bias and gelu"]
-    (group,) = planned(f, spec(m, k), spec(n, k), spec(n), executors=["tensor_cores"], device="H100").groups
-    assert group.time_us == pytest.approx(measured, rel=0.08)
-
-
-def test_tiles_follow_the_shape():
-    def tile(m, k, n):
-        (group,) = planned(lambda x, w: kf.relu(x @ w.T), spec(m, k), spec(n, k), executors=["tensor_cores"]).groups
-        return re.search(r"tiles of (\d+ x \d+)", group.how)[1]
-
-    assert tile(8192, 4096, 16_384) == "256 x 192"  # the fewest bytes
-    assert tile(8192, 1024, 1024) == "128 x 256"
-    assert tile(512, 4096, 4096) == "128 x 128"  # most blocks
-
-
-def test_another_batch_size_is_the_same_text():
+def test_prices_are_what_was_measured():
+    """On an H100, in microseconds (results/h100.json, but for 256 and 16 rows). Tiles follow the shape."""
     f, (_, w, b) = ONE_KERNEL["bias and gelu"]
-    assert kernel(f, spec(8192, 4096), w, b).source == kernel(f, spec(8064, 4096), w, b).source
+    for (m, k, n), measured in MEASURED:
+        (group,) = planned(f, spec(m, k), spec(n, k), spec(n), executors=["tensor_cores"], device="H100").groups
+        assert group.time_us == pytest.approx(measured, rel=0.08)
+    for (m, k, n), tile in (
+        ((8192, 4096, 16_384), "256 x 192"),  # the fewest bytes
+        ((8192, 1024, 1024), "128 x 256"),
+        ((512, 4096, 4096), "128 x 128"),  # most blocks
+    ):
+        (group,) = planned(lambda x, w: kf.relu(x @ w.T), spec(m, k), spec(n, k), executors=["tensor_cores"]).groups
+        assert f"tiles of {tile}" in group.how
+    assert kernel(f, spec(8192, 4096), w, b).source == kernel(f, spec(8064, 4096), w, b).source  # of any batch size
 
 
 @pytest.mark.slow
@@ -298,21 +289,16 @@ def test_every_kernel_compiles(case, tmp_path):
         assert int(re.findall(r"(\d+) bytes spill stores", report)[0]) <= 512
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x, w: (kf.relu(x @ w.T), -(x @ w.T), abs(x @ w.T)),
-        lambda x, w: (x @ w.T).astype("float32") * 2,
-    ],
-)
-def test_what_leaves_without_boxes_costs_more_than_a_pass(function):
+def test_what_leaves_without_boxes_costs_more_than_a_pass():
     """Two results of a half type leave by boxes; others are possible, and slower than a product and a kernel."""
-    forced = kf.FusedFunction(function, {"executors": ["tensor_cores"], "by_time": False})
-    (one,) = forced.plan(X, W, device="H200").groups
-    product, rest = planned(function, X, W).groups
-    assert one.executor == "tensor_cores"
-    assert (product.executor, rest.executor) == ("array_library", "cuda")
-    assert product.time_us + rest.time_us < one.time_us
+    for function in (
+        lambda x, w: (kf.relu(x @ w.T), -(x @ w.T), abs(x @ w.T)), lambda x, w: (x @ w.T).astype("float32") * 2
+    ):  # fmt: skip
+        forced = kf.FusedFunction(function, {"executors": ["tensor_cores"], "by_time": False})
+        (one,) = forced.plan(X, W, device="H200").groups
+        product, rest = planned(function, X, W).groups
+        assert [g.executor for g in (one, product, rest)] == ["tensor_cores", "array_library", "cuda"]
+        assert product.time_us + rest.time_us < one.time_us
 
 
 # ---- matrices ----
@@ -361,6 +347,7 @@ def test_the_copy_engine_takes_all_matrices_of_gradients(form, rng):
 @pytest.mark.parametrize("dtype", ["bool", "bfloat16"])
 def test_products_read_gradients_that_are_0_where_no_key_is_seen(dtype, rng):
     """That map would lie with its heads behind positions: two axes, where a product's kernel takes one."""
+    pytest.importorskip("torch")
     b, h, s, t = 2, *(int(n) for n in rng.integers(2, 50, 3))
     q, k = (spec(b, h, n, 8, like="torch") for n in (s, t))
     mask = spec(b, 1, s, t, dtype=dtype, like="torch")

@@ -40,22 +40,15 @@ def test_the_same_cases_are_chosen_whatever_else_there_is():
     kept = selection.chosen(NAMES, 0, 10)
     assert len(kept) == 11
     assert NAMES[-1] in kept
-    assert selection.chosen([*reversed(NAMES), "tests/test_b.py::test_other[1]"], 0, 10) - kept == {
-        "tests/test_b.py::test_other[1]"
-    }
+    other = "tests/test_b.py::test_other[1]"
+    assert selection.chosen([*reversed(NAMES), other], 0, 10) - kept == {other}
     assert selection.chosen(NAMES, 1, 10) != kept
     assert len(selection.chosen(NAMES, 0, 3)) == 4
     assert selection.chosen(NAMES, 0, 0) == set(NAMES)
-
-
-def test_every_function_is_drawn_by_some_seed():
-    names = [f"tests/test_a.py::test_{i}" for i in range(100)]
+    names = [f"tests/test_a.py::test_{i}" for i in range(100)]  # each function is drawn by some seed
     drawn = [selection.chosen(names, seed, 1, 4) for seed in range(40)]
     assert all(10 < len(some) < 45 for some in drawn)
     assert set().union(*drawn) == set(names)
-
-
-def test_a_number_is_the_text_s_and_the_seed_s():
     assert selection.number_of(0, "test_a") == 274674886
     assert selection.number_of(1, "test_a") != selection.number_of(0, "test_a")
 

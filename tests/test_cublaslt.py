@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import pytest
 
 import kfusion as kf
 from kinds import HAVE_GPU
+from sweeps import sweep
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -29,7 +33,7 @@ FORMS = {
     "residual": lambda x, w, b, r: x @ w.T + r,
     "bias and residual": lambda x, w, b, r: r + F.linear(x, w, b),
     "residual, bias and relu": lambda x, w, b, r: F.relu((x @ w.T + r) + b),
-    "bias in float32": lambda x, w, b, r: ((x @ w.T).float() + b).to(x.dtype),
+    "bias in float32": lambda x, w, b, r: ((x @ w.T).to(torch.promote_types(x.dtype, torch.float32)) + b).to(x.dtype),
 }
 REFUSED = {
     "a gelu by erf": (lambda x, w, b, r: F.gelu(x @ w.T), "no multiply beyond"),
@@ -48,45 +52,41 @@ def specs(m=256, k=64, n=128, dtype="bfloat16"):
     return spec(m, k), spec(n, k), spec(n), spec(m, n)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("device", ["A100 80GB", "RTX 4090", "B200", "RTX 5090"])
-def test_a_form_is_one_kernel_on_devices_without_kernels_of_ours(device, form):
-    plan = kf.plan(FORMS[form], *specs(), device=device, executors="available")
-    (group,) = plan.groups
-    assert group.executor == "cublaslt"
-    assert group.how.startswith("epilogue of the library: ")
-    assert ("gelu" in group.how) == ("gelu" in form)
-    assert ("relu" in group.how) == ("relu" in form)
-    assert ("a bias" in group.how) == ("bias" in form)
-    assert ("added" in group.how) == ("residual" in form)
+def planned(f, *arguments, device="A100 80GB", executors=EXECUTORS):
+    return kf.plan(f, *arguments, device=device, executors=executors)
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_form_is_refused(case):
-    f, why = REFUSED[case]
-    plan = kf.plan(f, *specs(), device="A100 80GB", executors=EXECUTORS)
-    refusals = [r for r in plan.refusals if r.reason == kf.Reason.NOT_IMPLEMENTED]
-    assert refusals
-    for refusal in refusals:
-        assert "cublaslt computes on a product a bias, a matrix that is added, then" in refusal.sentence
-        assert why in refusal.sentence
-        assert "array_library computes a matmul alone" in refusal.sentence
-    assert {g.executor for g in plan.groups} <= {"cublaslt", "array_library", "cuda"}
-    assert len(plan.groups) == 2
+def test_a_form_is_one_kernel_on_devices_without_kernels_of_ours():
+    def check(form, device):
+        (group,) = planned(FORMS[form], *specs(), device=device, executors="available").groups
+        assert group.executor == "cublaslt"
+        assert group.how.startswith("epilogue of the library: ")
+        for said, part in (("gelu", "gelu"), ("relu", "relu"), ("a bias", "bias"), ("added", "residual")):
+            assert (said in group.how) == (part in form)
+
+    sweep(check, itertools.product(FORMS, ["A100 80GB", "RTX 4090", "B200", "RTX 5090"]))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
-    [
-        (specs(dtype="float32"), "float16 or bfloat16"),
-        (specs(n=129), "multiples of 16 bytes"),
-        (specs(k=63), "multiples of 16 bytes"),
-    ],
-)
-def test_what_the_library_has_no_good_kernel_for_is_refused(arguments, why):
-    plan = kf.plan(FORMS["residual, bias and relu"], *arguments, device="A100 80GB", executors=EXECUTORS)
-    assert all(g.executor != "cublaslt" for g in plan.groups)
-    assert any(why in r.sentence for r in plan.refusals)
+def test_what_is_no_form_is_refused():
+    def check(f, why):
+        plan = planned(f, *specs())
+        refusals = [r for r in plan.refusals if r.reason == kf.Reason.NOT_IMPLEMENTED]
+        assert refusals
+        for refusal in refusals:
+            assert "cublaslt computes on a product a bias, a matrix that is added, then" in refusal.sentence
+            assert why in refusal.sentence
+            assert "array_library computes a matmul alone" in refusal.sentence
+        assert {g.executor for g in plan.groups} <= {"cublaslt", "array_library", "cuda"}
+        assert len(plan.groups) == 2
+
+    sweep(check, REFUSED.values())
+    of_bytes = "multiples of 16 bytes"  # where the library has no good kernel
+    for arguments, why in (
+        (specs(dtype="float32"), "float16 or bfloat16"), (specs(n=129), of_bytes), (specs(k=63), of_bytes)
+    ):  # fmt: skip
+        plan = planned(FORMS["residual, bias and relu"], *arguments)
+        assert all(g.executor != "cublaslt" for g in plan.groups)
+        assert any(why in r.sentence for r in plan.refusals)
 
 
 # Arrays inside of others, `at` elements on, or so many elements further apart than they are long.
@@ -104,13 +104,13 @@ PLACES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("at", [1, 4, 8])
-def test_arrays_begin_at_multiples_of_16_bytes(place, at):
-    f, *shapes = PLACES[place](at)
-    arrays = [kf.spec(s, "bfloat16", like="torch") for s in shapes]
-    plan = kf.plan(f, *arrays, device="A100 80GB", executors=EXECUTORS)
-    assert [g.executor for g in plan.groups] == (["cublaslt"] if at == 8 else ["array_library", "cuda"])
+def test_arrays_begin_at_multiples_of_16_bytes():
+    def check(place, at):
+        f, *shapes = PLACES[place](at)
+        plan = planned(f, *(kf.spec(s, "bfloat16", like="torch") for s in shapes))
+        assert [g.executor for g in plan.groups] == (["cublaslt"] if at == 8 else ["array_library", "cuda"])
+
+    sweep(check, itertools.product(PLACES, [1, 4, 8]))
 
 
 FROM_IMAGES = [(2, 16, 12, 16), (24, 16, 3, 3), (16, 32)]
@@ -121,18 +121,17 @@ def from_images(x, w, m):
     return F.relu(F.conv2d(x, w, padding=1) @ m)
 
 
-@pytest.mark.parametrize("device", ["A100 80GB", "H100"])
-def test_rows_of_images_are_planned_as_if_they_were_contiguous(device):
-    arrays = [kf.spec(s, "bfloat16", like="torch") for s in FROM_IMAGES]
-    plan = kf.plan(from_images, *arrays, device=device, executors=EXECUTORS)
-    assert [g.executor for g in plan.groups] == ["array_library", "cublaslt"]
+def test_rows_of_images_are_planned_as_if_they_were_contiguous():
+    for device in ("A100 80GB", "H100"):
+        plan = planned(from_images, *(kf.spec(s, "bfloat16", like="torch") for s in FROM_IMAGES), device=device)
+        assert [g.executor for g in plan.groups] == ["array_library", "cublaslt"]
 
 
 def test_older_gpus_and_products_alone_are_the_library_s():
     assert "cublaslt" not in kf.executors("T4")
-    plan = kf.plan(FORMS["bias and relu"], *specs(), device="T4", executors="available")
+    plan = planned(FORMS["bias and relu"], *specs(), device="T4", executors="available")
     assert [g.executor for g in plan.groups][-1] == "cuda"
-    (alone,) = kf.plan(lambda x, w: x @ w.T, *specs()[:2], device="A100 80GB", executors="available").groups
+    (alone,) = planned(lambda x, w: x @ w.T, *specs()[:2], executors="available").groups
     assert alone.executor == "array_library"
 
 
@@ -163,52 +162,9 @@ def check(f, *arguments, dtype="bfloat16"):
 SHAPES = [(1, 8, 8), (7, 16, 24), (128, 64, 256), (129, 8, 264), (1000, 776, 1000), (512, 4096, 128)]
 
 
-@on_gpu
-@pytest.mark.cuda
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("form", FORMS)
-def test_forms_against_float64(form, dtype):
-    if form == "bias in float32":
-        forms = {
-            form: lambda x, w, b, r: ((x @ w.T).to(b.dtype if b.dtype == torch.float64 else torch.float32) + b).to(
-                x.dtype
-            )
-        }
-    else:
-        forms = FORMS
-    for m, k, n in SHAPES:
-        x, w = draw(m, k, dtype=dtype), draw(n, k, dtype=dtype, scale=k**-0.5)
-        check(forms[form], x, w, draw(n, dtype=dtype), draw(m, n, dtype=dtype), dtype=dtype)
-
-
-@on_gpu
-@pytest.mark.cuda
-def test_layouts_of_factors_and_results():
-    x, w, b = draw(96, 64), draw(64, 128), draw(128)
-    check(lambda x, w, b: F.relu(x @ w + b), x, w, b)
-    check(lambda x, w, b: F.relu(x.T @ w + b), draw(64, 96), w, b)
-    check(lambda x, w, b: F.relu(x.T @ w.T + b), draw(64, 96), draw(128, 64), b)
-    wide = draw(96, 200)
-    check(lambda x, w, b: F.relu(x[:, 8:72] @ w + b), wide, w, b)
-    check(lambda x, w, b, r: x @ w + b + r[:, 8:136], x, w, b, draw(96, 200))
-    check(lambda x, w, b: gelu(x @ w + b), draw(2, 3, 48, 64), w, b)
-    check(lambda x, w: F.relu(x @ w), draw(6, 48, 64), draw(6, 64, 128))
-    check(lambda x, w, b: F.relu(x @ w + b), draw(6, 48, 64), draw(6, 64, 128), b)
-    check(lambda x, w, r: x @ w + r, draw(6, 48, 64), draw(6, 64, 128), draw(6, 48, 128))
-    check(lambda x, w, r: x @ w + r, draw(6, 48, 64), draw(6, 64, 128), draw(48, 128))
-
-
-@on_gpu
-@pytest.mark.cuda
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("at", [1, 8])
-def test_arrays_inside_of_others(place, at):
-    f, *shapes = PLACES[place](at)
-    arguments = [draw(*s) for s in shapes]
-    if at == 8:
-        check(f, *arguments)
-        return
-    fused = kf.FusedFunction(f, {"executors": EXECUTORS})  # others round the product
+def near(f, *arguments, executors=EXECUTORS):
+    """By whichever executors, which may round the product."""
+    fused = kf.FusedFunction(f, {"executors": executors})
     got, want = fused(*arguments), f(*[a.double() for a in arguments])
     assert (got.double() - want).norm() / want.norm() <= 3 * ROUNDING["bfloat16"]
     assert torch.equal(got, fused(*arguments))
@@ -216,41 +172,59 @@ def test_arrays_inside_of_others(place, at):
 
 @on_gpu
 @pytest.mark.cuda
-def test_what_lies_otherwise_than_was_planned():
-    x, w, m = (draw(*s, scale=0.2) for s in FROM_IMAGES)
-    fused = kf.FusedFunction(from_images, {"executors": EXECUTORS})
-    got, want = fused(x, w, m), from_images(x.double(), w.double(), m.double())
-    assert (got.double() - want).norm() / want.norm() <= 3 * ROUNDING["bfloat16"]
-    assert torch.equal(got, fused(x, w, m))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_forms_against_float64(dtype):
+    for m, k, n in SHAPES:
+        x, w = draw(m, k, dtype=dtype), draw(n, k, dtype=dtype, scale=k**-0.5)
+        arguments = x, w, draw(n, dtype=dtype), draw(m, n, dtype=dtype)
+        sweep(lambda form, given=arguments: check(FORMS[form], *given, dtype=dtype), [(form,) for form in FORMS])
 
 
 @on_gpu
 @pytest.mark.cuda
-def test_arrays_at_odd_addresses():
+def test_layouts_of_factors_and_results():
+    x, w, b = draw(96, 64), draw(64, 128), draw(128)
+    batches = draw(6, 48, 64), draw(6, 64, 128)
+    sweep(check, [
+        (lambda x, w, b: F.relu(x @ w + b), x, w, b),
+        (lambda x, w, b: F.relu(x.T @ w + b), draw(64, 96), w, b),
+        (lambda x, w, b: F.relu(x.T @ w.T + b), draw(64, 96), draw(128, 64), b),
+        (lambda x, w, b: F.relu(x[:, 8:72] @ w + b), draw(96, 200), w, b),
+        (lambda x, w, b, r: x @ w + b + r[:, 8:136], x, w, b, draw(96, 200)),
+        (lambda x, w, b: gelu(x @ w + b), draw(2, 3, 48, 64), w, b),
+        (lambda x, w: F.relu(x @ w), *batches),
+        (lambda x, w, b: F.relu(x @ w + b), *batches, b),
+        *((lambda x, w, r: x @ w + r, *batches, draw(*shape)) for shape in ((6, 48, 128), (48, 128))),
+    ])  # fmt: skip
+
+
+@on_gpu
+@pytest.mark.cuda
+def test_arrays_inside_of_others_and_at_odd_addresses():
+    for place in PLACES:
+        for at in (1, 8):
+            f, *shapes = PLACES[place](at)
+            (check if at == 8 else near)(f, *(draw(*s) for s in shapes))
+
     def odd(*shape):
-        size = 1
-        for s in shape:
-            size *= s
-        return draw(size + 1)[1:].view(*shape)
+        return draw(math.prod(shape) + 1)[1:].view(*shape)
 
-    f = lambda x, w, b, r: F.relu(F.linear(x, w, b) + r)  # noqa: E731
     arguments = odd(96, 64), odd(128, 64), odd(128), odd(96, 128)
-    got = kf.FusedFunction(f, {"executors": ["cublaslt", "array_library", "cuda"]})(*arguments)
-    want = f(*[a.double() for a in arguments])
-    assert (got.double() - want).norm() / want.norm() <= 3 * ROUNDING["bfloat16"]
+    near(lambda x, w, b, r: F.relu(F.linear(x, w, b) + r), *arguments)
+    near(from_images, *(draw(*s, scale=0.2) for s in FROM_IMAGES))  # lies otherwise than was planned
 
 
 @on_gpu
 @pytest.mark.cuda
-@pytest.mark.parametrize("form", ["bias and relu", "bias and gelu"])
-def test_nan_and_inf_pass_through(form):
+def test_nan_and_inf_pass_through():
     x, w, b, r = draw(64, 64), draw(128, 64), draw(128), draw(64, 128)
     x[3, 5] = torch.nan
     b[17] = torch.nan
     b[18], b[19] = torch.inf, 1e4
-    got = check(FORMS[form], x, w, b, r)
-    assert got[3].isnan().all()
-    assert got[:, 17].isnan().all()
+    for form in ("bias and relu", "bias and gelu"):
+        got = check(FORMS[form], x, w, b, r)
+        assert got[3].isnan().all()
+        assert got[:, 17].isnan().all()
 
 
 @on_gpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import gc
+import itertools
 import multiprocessing
 
 import numpy as np
@@ -13,10 +14,11 @@ import kfusion as kf
 import reference
 from kfusion import _core
 from kinds import ALL_DTYPES, HAVE_GPU, np_dtype
+from sweeps import sweep
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")]
-VERSIONS = [pytest.param(kf.fused_relu_layernorm, id="fused"), pytest.param(kf.unfused_relu_layernorm, id="unfused")]
-every_version = pytest.mark.parametrize("f", VERSIONS)
+VERSIONS = (kf.fused_relu_layernorm, kf.unfused_relu_layernorm)
+every_version = pytest.mark.parametrize("f", VERSIONS, ids=["fused", "unfused"])
 SLEEP_CYCLES = 50_000_000  # some 30 ms: far longer than any launch
 
 
@@ -28,12 +30,9 @@ def torch():
     return module
 
 
-def wanted(x):
-    return reference.relu_layernorm(x)
-
-
-def check(y, x):
-    np.testing.assert_allclose(y.double().cpu().numpy(), wanted(x), atol=2e-5)
+def check(y, x, atol=2e-5):
+    got = y.numpy() if isinstance(y, kf.DeviceArray) else y.double().cpu().numpy()
+    np.testing.assert_allclose(got, reference.relu_layernorm(x), atol=atol)
 
 
 class TestStreams:
@@ -53,27 +52,23 @@ class TestStreams:
         self.x.copy_(self.source)
 
     @every_version
-    def test_the_current_stream(self, f):
+    def test_the_current_stream_and_one_that_is_given(self, f):
         with self.torch.cuda.stream(self.stream):
             self.fill_late()
             y = f(self.x)
             self.x.zero_()  # after the kernel, on its stream
         self.stream.synchronize()
         check(y, self.values)
-
-    @every_version
-    @pytest.mark.parametrize("form", ["object", "handle"])
-    @pytest.mark.parametrize("given", [False, True])
-    def test_a_stream_argument(self, f, form, given):
-        with self.torch.cuda.stream(self.stream):
-            self.fill_late()
-        out = self.torch.full_like(self.x, float("nan")) if given else None
-        stream = self.stream if form == "object" else self.stream.cuda_stream
-        y = f(self.x, out=out, stream=stream)
-        if not given:  # a fresh result is ready for the current stream too
-            check(y + 0, self.values)
-        self.stream.synchronize()
-        check(y, self.values)
+        for stream, given in itertools.product((self.stream, self.stream.cuda_stream), (False, True)):
+            self.x.zero_()
+            self.torch.cuda.synchronize()
+            with self.torch.cuda.stream(self.stream):
+                self.fill_late()
+            y = f(self.x, out=self.torch.full_like(self.x, float("nan")) if given else None, stream=stream)
+            if not given:  # a fresh result is ready for the current stream too
+                check(y + 0, self.values)
+            self.stream.synchronize()
+            check(y, self.values)
 
     def test_cupy(self):
         cupy = pytest.importorskip("cupy")
@@ -82,23 +77,17 @@ class TestStreams:
                 self.fill_late()
             y = kf.fused_relu_layernorm(cupy.from_dlpack(self.x))
         stream.synchronize()
-        np.testing.assert_allclose(y.get(), wanted(self.values), atol=2e-5)
+        np.testing.assert_allclose(y.get(), reference.relu_layernorm(self.values), atol=2e-5)
 
     def test_the_cuda_array_interface(self):
         """Its `stream` says where the producer's work is."""
-
-        class Producer:
-            __cuda_array_interface__ = {  # noqa: RUF012
-                **self.x.__cuda_array_interface__,
-                "version": 3,
-                "stream": self.stream.cuda_stream,
-            }
-
+        interface = {**self.x.__cuda_array_interface__, "version": 3, "stream": self.stream.cuda_stream}
+        producer = type("Producer", (), {"__cuda_array_interface__": interface})
         with self.torch.cuda.stream(self.stream):
             self.fill_late()
-        y = kf.fused_relu_layernorm(Producer())
+        y = kf.fused_relu_layernorm(producer())
         assert isinstance(y, kf.DeviceArray)
-        np.testing.assert_allclose(y.numpy(), wanted(self.values), atol=2e-5)
+        check(y, self.values)
 
     def test_exports_wait_for_our_work(self):
         a = kf.to_device(self.values)
@@ -123,111 +112,62 @@ class TestStreams:
             out.fill_(float("nan"))
             graph.replay()
             self.torch.cuda.synchronize()
-            check(out, values.cpu().numpy())
-            check(y, values.cpu().numpy())
-
-    def test_graphs_of_our_own_arrays(self):
-        a, out = kf.to_device(self.values), kf.to_device(np.full_like(self.values, np.nan))
-        kf.fused_relu_layernorm(a, out=out)
-        graph = self.torch.cuda.CUDAGraph()
-        with self.torch.cuda.graph(graph):
-            kf.fused_relu_layernorm(a, out=out, stream=self.torch.cuda.current_stream())
-        graph.replay()
-        self.torch.cuda.synchronize()
-        np.testing.assert_allclose(out.numpy(), wanted(self.values), atol=2e-5)
+            for result in (out, y):
+                check(result, values.cpu().numpy())
 
     @every_version
-    def test_two_threads_on_two_streams(self, f):
+    def test_threads_on_streams(self, f):
         def work(seed):
             stream = self.torch.cuda.Stream()
             generator = self.torch.Generator(device="cuda").manual_seed(seed)
             with self.torch.cuda.stream(stream):
                 for rows, cols in [(7, 1000), (64, 4096), (3, 100_003), (1000, 33)] * 10:
                     x = self.torch.randn(rows, cols, generator=generator, device="cuda")
-                    y = f(x)
                     want = self.torch.nn.functional.layer_norm(x.double().relu(), (cols,))
-                    assert self.torch.allclose(y.double(), want, atol=1e-4)
+                    assert self.torch.allclose(f(x).double(), want, atol=1e-4)
             return True
 
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             assert all(pool.map(work, range(4)))
 
 
-class TestRowsOfOddWidth:
+def test_rows_of_odd_width_on_two_streams(rng, torch):
     """Many rows with weights: blocks stay, keep the weights, and take rows from a counter that every launch shares."""
-
-    @staticmethod
-    def layernorm(x, w, b):
-        with np.errstate(all="ignore"):
-            d = x - x.mean(-1, keepdims=True)
-            return d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5) * w + b
-
-    CASES = (
-        *(("bfloat16", *shape) for shape in ((2048, 101), (70_001, 103), (5000, 257), (3001, 1023), (2049, 2501))),
-        *(("float16", *shape) for shape in ((2051, 1537), (2500, 9001), (2100, 14_001))),
-        ("float32", 300, 50_257),
-        ("float32", 200, 131_073),
-    )
-
-    @pytest.mark.parametrize(("dtype", "rows", "cols"), CASES)
-    def test_layernorm(self, dtype, rows, cols, rng, torch):
-        kind = getattr(torch, dtype)
-        x, w, b = (
-            torch.from_numpy(rng.standard_normal(shape).astype(np.float32)).cuda().to(kind)
-            for shape in ((rows, cols), cols, cols)
-        )
-        x[7, 3], x[8, 4], x[rows - 1, -1] = torch.inf, torch.nan, -torch.inf
-        assert "Planes" in kf.fused_layernorm.source(x, w, b)
-        want = self.layernorm(*(a.double().cpu().numpy() for a in (x, w, b)))
-        y = torch.empty_like(x)
-        for out in (y, y, y, x):  # the counter is as it was; at last in place
-            y.fill_(77)
-            kf.fused_layernorm(x, w, b, out=out)
-            got = out.double().cpu().numpy()
-            eps = torch.finfo(kind).eps
-            np.testing.assert_allclose(got, want, rtol=4 * eps, atol=8 * eps * (1 + np.nanmax(abs(want))))
-
-    def test_two_streams(self, rng, torch):
-        x, w, b = (
-            torch.from_numpy(rng.standard_normal(shape).astype(np.float32)).cuda().to(torch.bfloat16)
-            for shape in ((20_000, 1023), 1023, 1023)
-        )
-        assert "weighted_rows<" in kf.fused_layernorm.source(x, w, b)
-        want = kf.fused_layernorm(x, w, b)
-        streams = [torch.cuda.Stream() for _ in range(2)]
-        results = [torch.empty_like(x) for _ in streams]
-        torch.cuda.synchronize()
-        for _ in range(20):
-            for stream, y in zip(streams, results, strict=True):
-                with torch.cuda.stream(stream):
-                    kf.fused_layernorm(x, w, b, out=y)
-        torch.cuda.synchronize()
-        assert all(torch.equal(y, want) for y in results)
+    shapes = (20_000, 1023), 1023, 1023
+    x, w, b = (torch.from_numpy(rng.standard_normal(s).astype(np.float32)).cuda().to(torch.bfloat16) for s in shapes)
+    assert "weighted_rows<" in kf.fused_layernorm.source(x, w, b)
+    want = kf.fused_layernorm(x, w, b)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    results = [torch.empty_like(x) for _ in streams]
+    torch.cuda.synchronize()
+    for _ in range(20):
+        for stream, y in zip(streams, results, strict=True):
+            with torch.cuda.stream(stream):
+                kf.fused_layernorm(x, w, b, out=y)
+    torch.cuda.synchronize()
+    assert all(torch.equal(y, want) for y in results)
 
 
 class TestDeviceArray:
-    @pytest.mark.parametrize("dtype", ALL_DTYPES)
-    @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (7,), (2, 3, 5)])
-    def test_round_trip(self, dtype, shape, rng):
-        x = rng.standard_normal(shape).astype(np_dtype(dtype))
-        x = np.asarray(x, np_dtype(dtype))
-        a = kf.to_device(x)
-        assert (a.shape, a.dtype, a.ndim, a.size, a.nbytes) == (x.shape, x.dtype, x.ndim, x.size, x.nbytes)
-        assert a.device == "cuda:0"
-        assert a.strides == np.empty(shape, x.dtype).strides or x.size == 0
-        y = a.numpy()
-        assert y.dtype == x.dtype
-        assert y.tobytes() == x.tobytes()
-        assert repr(a) == f"kfusion.DeviceArray(shape={x.shape}, dtype={dtype}, device='cuda:0')"
-        if shape:
-            assert len(a) == shape[0]
-        else:
-            with pytest.raises(TypeError, match="no length"):
-                len(a)
+    def test_round_trip(self, rng):
+        def check(dtype, shape):
+            x = np.asarray(rng.standard_normal(shape), np_dtype(dtype))
+            a = kf.to_device(x)
+            assert (a.shape, a.dtype, a.ndim, a.size, a.nbytes) == (x.shape, x.dtype, x.ndim, x.size, x.nbytes)
+            assert a.device == "cuda:0"
+            assert a.strides == np.empty(shape, x.dtype).strides or x.size == 0
+            y = a.numpy()
+            assert (y.dtype, y.tobytes()) == (x.dtype, x.tobytes())
+            assert repr(a) == f"kfusion.DeviceArray(shape={x.shape}, dtype={dtype}, device='cuda:0')"
+            if shape:
+                assert len(a) == shape[0]
+            else:
+                with pytest.raises(TypeError, match="no length"):
+                    len(a)
 
-    def test_layouts_are_made_dense(self, rng):
+        sweep(check, itertools.product(ALL_DTYPES, [(), (0,), (3, 0), (7,), (2, 3, 5)]))
         x = rng.standard_normal((40, 30))
-        for view in (x.T, x[::2, ::-3], np.broadcast_to(x[0], x.shape)):
+        for view in (x.T, x[::2, ::-3], np.broadcast_to(x[0], x.shape)):  # are made dense
             np.testing.assert_array_equal(kf.to_device(view).numpy(), view)
 
     def test_what_is_refused(self):
@@ -243,16 +183,16 @@ class TestDeviceArray:
             a.__dlpack__(dl_device=(1, 0))
         assert not hasattr(kf.to_device(np.ones(3, np_dtype("bfloat16"))), "__cuda_array_interface__")
 
-    @pytest.mark.parametrize("dtype", ALL_DTYPES)
-    def test_torch_takes_it(self, torch, dtype, rng):
-        x = rng.standard_normal((5, 6)).astype(np_dtype(dtype))
-        a = kf.to_device(x)
-        t = torch.from_dlpack(a)
-        del a
-        gc.collect()
-        kf.to_device(np.zeros((5, 6), x.dtype))  # would reuse memory that is still held
-        assert t.dtype == getattr(torch, dtype)
-        np.testing.assert_array_equal(t.double().cpu().numpy(), x.astype(np.float64))
+    def test_torch_takes_it(self, torch, rng):
+        for dtype in ALL_DTYPES:
+            x = rng.standard_normal((5, 6)).astype(np_dtype(dtype))
+            a = kf.to_device(x)
+            t = torch.from_dlpack(a)
+            del a
+            gc.collect()
+            kf.to_device(np.zeros((5, 6), x.dtype))  # would reuse memory that is still held
+            assert t.dtype == getattr(torch, dtype)
+            np.testing.assert_array_equal(t.double().cpu().numpy(), x.astype(np.float64))
 
     def test_others_take_it(self, rng):
         x = rng.standard_normal((5, 6))
@@ -273,17 +213,15 @@ class TestArguments:
         with pytest.raises(TypeError, match="must be an array of torch as x is"):
             kf.fused_relu_layernorm(x, kf.to_device(np.ones(8, np.float32)))
 
-    def test_out_that_overlaps(self, torch):
+    def test_out(self, torch):
+        """It may overlap, and what lies around it is left alone."""
         a = torch.randn(6, 8, device="cuda")
         want = kf.fused_relu_layernorm(a[:4])
         kf.fused_relu_layernorm(a[:4], out=a[1:5])
         assert bool((a[1:5] == want).all())
-
-    @every_version
-    def test_out_between_its_neighbours(self, f, torch):
         buffer = torch.full((9, 64), 7.0, device="cuda")
         x = torch.randn(5, 30, device="cuda")
-        for out in (buffer[2:7, 3:33], buffer[2:7, :60:2], buffer[2:7, 4:34]):
+        for f, out in itertools.product(VERSIONS, (buffer[2:7, 3:33], buffer[2:7, :60:2], buffer[2:7, 4:34])):
             f(x, out=out)
             check(out, x.cpu().numpy())
             out.fill_(7.0)
@@ -295,13 +233,12 @@ class TestArguments:
         before = torch.cuda.memory_allocated()
         y = kf.fused_relu_layernorm(torch.ones(1024, 1024, device="cuda"))
         assert torch.cuda.memory_allocated() - before == y.nbytes
-
-    def test_no_memory_for_the_result(self, torch):
         with pytest.raises((kf.DeviceError, RuntimeError), match="memory"):
             kf.fused_relu_layernorm(torch.ones(1, device="cuda").expand(2**34, 2**8))
         check(kf.fused_relu_layernorm(torch.ones(2, 3, device="cuda")), np.ones((2, 3)))
 
-    def test_the_current_device_is_left_alone(self, torch):
+    def test_two_devices(self, torch):
+        """The current one is left alone; streams of others are refused."""
         if torch.cuda.device_count() < 2:
             pytest.skip("needs two GPUs")
         for current in range(2):
@@ -311,10 +248,6 @@ class TestArguments:
                 assert y.device == x.device
                 assert torch.cuda.current_device() == current
             check(y, x.cpu().numpy())
-
-    def test_streams_of_other_devices_are_refused(self, torch):
-        if torch.cuda.device_count() < 2:
-            pytest.skip("needs two GPUs")
         x = torch.randn(4, 8, device="cuda:1")
         for f in (kf.fused_relu_layernorm, kf.fuse(lambda x: x * 2)):
             with pytest.raises(ValueError, match=r"the arrays' device \(cuda:1\), got one of cuda:0"):
@@ -348,16 +281,12 @@ class TestLargeSizes:
         f(x, out=out[:, :8, :])
         assert bool((out[:, 8] == 7).all())
         for i in (0, 2**27 + 1, 2**28 - 1):
-            np.testing.assert_allclose(
-                out[i, :8].double().cpu().numpy(), wanted(x[i].double().cpu().numpy()), atol=2e-2
-            )
+            check(out[i, :8], x[i].double().cpu().numpy(), 2e-2)
 
     def test_strides_beyond_32_bits(self, torch):
         base = torch.randn(3, 2**31 + 64, device="cuda", dtype=torch.float16)
         for x in (base[:, :1000], base[:, 1 : 2**31 : 2**22], base[:, :64].T):
-            np.testing.assert_allclose(
-                kf.fused_relu_layernorm(x).double().cpu().numpy(), wanted(x.double().cpu().numpy()), atol=5e-3
-            )
+            check(kf.fused_relu_layernorm(x), x.double().cpu().numpy(), 5e-3)
 
 
 def _in_a_child(_):

@@ -7,8 +7,6 @@ from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "cmake", "cpp", "cuda", "docs", "notebooks", "python", "results", "tests", "tools")
 PAGES = sorted(
@@ -51,69 +49,41 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
-def test_pages_are_found():
+def test_pages():
+    """Files that they name exist, links resolve, names are in the files that pages name (`a`, `b` of `file`), lines fit
+    a screen: at most 160 characters, but for rows of tables and code."""
     assert {"README.md", "docs/architecture.md", "docs/how-to.md", "cpp/README.md", "results/cpu.md"} <= set(PAGES)
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_named_files_exist(page):
-    assert [path for path in paths((ROOT / page).read_text()) if not exists(path)] == []
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_links_resolve(page):
-    for target in re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text()):
-        if target.startswith("https://"):
-            continue
-        name, _, anchor = target.partition("#")
-        linked = (ROOT / page).parent / name if name else ROOT / page
-        assert linked.exists(), target
-        assert not anchor or anchor in anchors(linked), target
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_names_are_in_the_files_that_pages_name(page):
-    """`a`, `b` of `file`."""
     wrong = []
-    for names, path in NAMED.findall((ROOT / page).read_text()):
-        texts = [(ROOT / file[1:]).read_text() for file in FILES if file.endswith(f"/{path}")]
-        last = [re.split("[.:]+", name)[-1] for name in re.findall("`(.*?)`", names) if "NAME" not in name]
-        wrong += [(name, path) for name in last if not any(re.search(rf"\b{name}\b", text) for text in texts)]
+    for page in PAGES:
+        text = (ROOT / page).read_text()
+        wrong += [(page, path) for path in paths(text) if not exists(path)]
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            name, _, anchor = target.partition("#")
+            linked = (ROOT / page).parent / name if name else ROOT / page
+            if not target.startswith("https://") and not (
+                linked.exists() and (not anchor or anchor in anchors(linked))
+            ):
+                wrong.append((page, target))
+        for names, path in NAMED.findall(text):
+            texts = [(ROOT / file[1:]).read_text() for file in FILES if file.endswith(f"/{path}")]
+            last = [re.split("[.:]+", name)[-1] for name in re.findall("`(.*?)`", names) if "NAME" not in name]
+            wrong += [(page, n, path) for n in last if not any(re.search(rf"\b{n}\b", there) for there in texts)]
+        prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+        wrong += [(page, line) for line in prose.splitlines() if len(line) > 160 and not line.startswith("|")]
     assert wrong == []
 
 
 def test_a_wrong_path_is_seen():
     text = "`cpp/no_such.cpp`, `no/such/`, `x / y`, `kf.fuse`, `python tests/no_such.py`\n    cpp/  a\n      b/  c\n"
     assert paths(text) == ["cpp/no_such.cpp", "no/such/", "tests/no_such.py", "cpp/", "cpp/b/"]
-    assert exists("graph/builder.hpp")
-    assert exists("cpp/backends/")
-    assert exists("bind_*.cpp")
-    assert not exists("cpp/no_such.cpp")
-    assert not exists("no/such/")
-    assert not exists("uilder.hpp")
-    assert not exists("cpp/b/")
+    assert all(map(exists, ("graph/builder.hpp", "cpp/backends/", "bind_*.cpp")))
+    assert not any(map(exists, ("cpp/no_such.cpp", "no/such/", "uilder.hpp", "cpp/b/")))
 
 
-def test_the_architecture_page_is_named_in_its_old_place():
-    assert "../docs/architecture.md" in "".join((ROOT / "cpp/README.md").read_text().splitlines()[:4])
-
-
-def test_the_readme_is_short():
+def test_pages_are_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
-
-
-def test_the_architecture_page_is_short():
     assert len((ROOT / "docs/architecture.md").read_text().splitlines()) <= 200
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_lines_fit_a_screen(page):
-    """At most 160 characters, but for rows of tables and code."""
-    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert [line for line in text.splitlines() if len(line) > 160 and not line.startswith("|")] == []
-
-
-def test_the_glossary_is_short_and_has_each_term_once():
+    assert "../docs/architecture.md" in "".join((ROOT / "cpp/README.md").read_text().splitlines()[:4])  # its old place
     terms = re.findall(r"^\| ([a-z].*?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)[1:]
     assert len(terms) <= 40
     assert [re.sub(r" \(.*", "", term) for term in terms] == sorted({re.sub(r" \(.*", "", term) for term in terms})
@@ -135,10 +105,7 @@ def subjectless(text: str) -> list[str]:
 def test_comments_begin_with_their_subject():
     found = {path: subjectless((ROOT / path[1:]).read_text()) for path in SOURCES}
     assert {path: lines for path, lines in found.items() if lines} == {}
-
-
-@pytest.mark.parametrize("word", ["Of rows", "Likewise", "The same"])
-def test_a_comment_without_a_subject_is_seen(word):
-    text = f'x;\n  /// {word}.\nint y;  ///< {word}\n    """{word}."""\n# Sums.\n# {word}.\n'
-    assert len(subjectless(text)) == 3
-    assert subjectless(text.replace(word, "Sum of rows")) == []
+    for word in ("Of rows", "Likewise", "The same"):
+        text = f'x;\n  /// {word}.\nint y;  ///< {word}\n    """{word}."""\n# Sums.\n# {word}.\n'
+        assert len(subjectless(text)) == 3
+        assert subjectless(text.replace(word, "Sum of rows")) == []

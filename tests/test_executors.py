@@ -95,16 +95,14 @@ def test_the_planner_fuses_what_an_executor_runs():
     assert [(g.label, g.executor) for g in without.groups] == [("matmul", "array_library"), ("add+relu+tanh", "cpu")]
 
 
-@pytest.mark.parametrize(("us", "chosen", "of_layer"), [(0.001, "toy", "toy"), (1e6, "array_library", "cpu_products")])
-def test_the_cheapest_executor_runs_a_kernel(us, chosen, of_layer):
-    with asked(Toy(us)):
-        (group,) = kf.plan(lambda x, w: x @ w, MATRIX, MATRIX, device=CPU, executors="available").groups
-        assert group.executor == chosen
-        (possible,) = kf.plan(layer, MATRIX, MATRIX, kf.spec((N,)), device=CPU).groups
-        assert (possible.executor, possible.missing) == (of_layer, "")
-
-
-def test_a_slow_executor_takes_nothing_with_it():
+def test_the_cheapest_executor_runs_a_kernel():
+    """A slow one takes nothing with it."""
+    for us, chosen, of_layer in ((0.001, "toy", "toy"), (1e6, "array_library", "cpu_products")):
+        with asked(Toy(us)):
+            (group,) = kf.plan(lambda x, w: x @ w, MATRIX, MATRIX, device=CPU, executors="available").groups
+            assert group.executor == chosen
+            (possible,) = kf.plan(layer, MATRIX, MATRIX, kf.spec((N,)), device=CPU).groups
+            assert (possible.executor, possible.missing) == (of_layer, "")
     with asked(Toy(us=1e6)):
         groups = kf.plan(layer, MATRIX, MATRIX, kf.spec((N,)), device=CPU, executors=["toy", *ONE_BY_ONE]).groups
         assert [(g.label, g.executor) for g in groups] == [("matmul", "array_library"), ("add+relu", "cpu")]
@@ -141,7 +139,7 @@ def test_values_between_executors(rng):
         assert toy.ran == 1
 
 
-def test_an_executor_that_fails_ends_the_call(rng):
+def test_what_fails_or_is_refused(rng):
     class Failing(Toy):
         def run(self, arguments, results):
             raise ArithmeticError("toy")
@@ -150,21 +148,12 @@ def test_an_executor_that_fails_ends_the_call(rng):
         f = kf.fuse(layer)
         with pytest.raises(ArithmeticError, match="toy"):
             f(*matrices(rng, (N, N), (N, N), (N,)))
-
-
-@pytest.mark.parametrize(
-    ("executors", "message"),
-    [
+    for executors, message in (
         (["cpu"], "a kernel of this plan cannot run: no executor has kernels for matmul"),
         (None, "executors must be named"),
-    ],
-)
-def test_what_nobody_runs_is_refused(executors, message, rng):
-    with pytest.raises(ValueError, match=message):
-        kf.FusedFunction(lambda x, w: x @ w, {"executors": executors})(*matrices(rng, (N, N), (N, N)))
-
-
-def test_names_are_taken_once():
+    ):
+        with pytest.raises(ValueError, match=message):
+            kf.FusedFunction(lambda x, w: x @ w, {"executors": executors})(*matrices(rng, (N, N), (N, N)))
     with asked(Toy()), pytest.raises(ValueError, match="there is an executor 'toy' already"):
         _core.testing.add_executor(Toy())
     for name in ("cpu", "toy"):

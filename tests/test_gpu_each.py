@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import operator
 import threading
 
-import numpy as np
 import pytest
 
 import kfusion as kf
@@ -58,50 +56,20 @@ class TestForEach:
                 assert (room[i][: 256 + shift] == 7).all()
                 assert (room[i][256 + shift + n :] == 7).all()
 
-    def test_some_are_aligned(self):
-        _, a = lists(seed=1)
-        _, b = lists(seed=2, shift=3)
-        sets = [x + y for x, y in zip(a, b, strict=True)]
-        before = copy.deepcopy(sets)
-        for _ in range(3):
-            axpy(*sets, 0.5)
-        for p, *rest in zip(sets[0], *before, strict=True):
-            want, g, m = rest
-            for _ in range(3):
-                want, m = plain(want, g, m, 0.5)
-            torch.testing.assert_close(p, want, rtol=1e-6, atol=1e-6)
-
-    @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
-    def test_it_is_one_launch(self):
-        _, sets = lists()
-        axpy(*sets, 0.5)
-        activities = [torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=activities) as profile:
-            axpy(*sets, 0.5)
-            torch.cuda.synchronize()
-        kernels = [e.name for e in profile.events() if e.name.startswith("kf_")]
-        assert len(kernels) == 1
-
     def test_addresses_that_change_in_each_step(self):
-        """More tables than are kept, on one stream and on several."""
+        """More tables than are kept, on one stream and on several; and of several threads."""
         torch.cuda.synchronize()
         streams = [torch.cuda.Stream() for _ in range(12)]
         sets = [[[torch.ones(n, device="cuda") for n in (5, 70_000)] for _ in range(3)] for _ in range(7)]
         torch.cuda.synchronize()
-        count = 0
+        want = torch.ones(1)
         for stream in streams * 2:
             with torch.cuda.stream(stream):
                 for own in sets:
                     axpy(*own, 0.0)
             stream.synchronize()
-            count += 1
-        want = torch.ones(1)
-        for _ in range(count):
             want = want * 0.5 + 1
         assert all((m.cpu() == want).all() for own in sets for m in own[2])
-
-    def test_two_threads_on_one_stream(self):
-        sets = [[[torch.ones(n, device="cuda") for n in (5, 70_000)] for _ in range(3)] for _ in range(6)]
 
         def work(own):
             for _ in range(100):
@@ -113,6 +81,15 @@ class TestForEach:
         for t in threads:
             t.join()
         assert all((m == 2).all() for own in sets for m in own[2])
+
+    @pytest.mark.filterwarnings("ignore:.*Profiler clears events")
+    def test_it_is_one_launch(self):
+        _, sets = lists()
+        axpy(*sets, 0.5)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            axpy(*sets, 0.5)
+            torch.cuda.synchronize()
+        assert len([e.name for e in profile.events() if e.name.startswith("kf_")]) == 1
 
     def test_a_captured_graph(self):
         _, sets = lists()
@@ -127,17 +104,6 @@ class TestForEach:
         torch.cuda.synchronize()
         for x, before, g in zip(sets[2], m, sets[1], strict=True):
             torch.testing.assert_close(x, before * 0.5 + g, rtol=1e-6, atol=1e-6)
-
-    def test_cupy(self):
-        cupy = pytest.importorskip("cupy")
-
-        @kf.for_each
-        def grow(p, by):
-            p += by
-
-        ps = [cupy.zeros(n, "float32") for n in SIZES if n]
-        grow(ps, 1.5)
-        assert all((p == 1.5).all() for p in ps)
 
     def test_two_devices_are_refused(self):
         with pytest.raises(TypeError, match="one device"):
@@ -176,21 +142,6 @@ class TestOptimizers:
             p.grad = torch.ones_like(p)
         optim.SGD(ps, lr=0.25).step()
         assert all((p == 0.75).all() for p in ps)
-
-    def test_grad_scaler(self):
-        model = torch.nn.Linear(8, 4).cuda()
-        o = optim.AdamW(model.parameters(), lr=0.01)
-        scaler = torch.amp.GradScaler("cuda", init_scale=2.0**10)
-        before = [p.detach().clone() for p in model.parameters()]
-        loss = model(torch.full((2, 8), np.inf, device="cuda")).sum()
-        scaler.scale(loss).backward()
-        scaler.step(o)
-        scaler.update()
-        assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-        o.zero_grad()
-        scaler.scale(model(torch.ones(2, 8, device="cuda")).sum()).backward()
-        scaler.step(o)
-        assert not any(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
 
     @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
     def test_a_capture_is_refused(self):

@@ -12,6 +12,7 @@ import kfusion as kf
 from graph_strategies import cases
 from kfusion import _core
 from layouts import element_strides, laid_out, layouts, with_layouts
+from sweeps import sweep
 
 pytestmark = pytest.mark.native
 
@@ -46,9 +47,12 @@ def only_kernel(function, *specs, strides=()):
 X, ROW = kf.spec((6, 35)), kf.spec((35,))
 
 
-@pytest.mark.parametrize(
-    ("function", "specs", "kind", "kept", "reduced"),
-    [
+def test_loops_follow_memory():
+    def check(function, specs, *expected):
+        k = only_kernel(function, *specs)
+        assert (k["kind"], k["kept"], k["reduced"]) == expected
+
+    sweep(check, [
         (lambda x: kf.exp(x), [X], "pointwise", [210], []),
         (lambda x: kf.exp(x.T), [X], "pointwise", [35, 6], []),
         (lambda x: (kf.exp(x) + 1).T.reshape(5, 7, 6), [X], "pointwise", [210], []),
@@ -65,11 +69,7 @@ X, ROW = kf.spec((6, 35)), kf.spec((35,))
         (lambda x: x.max(axis=(0, 2)), [kf.spec((2, 3, 5))], "rows", [3], [2, 5]),
         (lambda x: x.max(axis=(0, 1)), [kf.spec((2, 3, 5))], "columns", [5], [6]),
         (lambda x: x.max(axis=(1, 2), keepdims=True), [kf.spec((2, 3, 1, 5))], "columns", [2, 5], [3]),
-    ],
-)
-def test_loops_follow_memory(function, specs, kind, kept, reduced):
-    k = only_kernel(function, *specs)
-    assert (k["kind"], k["kept"], k["reduced"]) == (kind, kept, reduced)
+    ])  # fmt: skip
 
 
 def test_a_strided_argument_decides_what_lies_together():
@@ -90,9 +90,11 @@ def test_operands_vary_along_the_axes_that_they_have():
     assert (reversed_rows["kept"], reversed_rows["offset"]) == ([-35, 1], 5 * 35)
 
 
-@pytest.mark.parametrize(
-    ("function", "pairs"),
-    [
+def test_reductions_that_merge_are_paired():
+    def check(function, pairs, spec=X):
+        assert [kind for kind, _, _ in only_kernel(function, spec)["pairs"]] == pairs
+
+    sweep(check, [
         (lambda x: x.var(axis=-1), ["centred"]),
         (lambda x: x.var(axis=0), ["centred"]),
         (lambda x: kf.softmax(x), ["shifted"]),
@@ -101,26 +103,22 @@ def test_operands_vary_along_the_axes_that_they_have():
         (lambda x: kf.rmsnorm(x), []),
         (lambda x: ((x - x.mean(-1, keepdims=True)) ** 2).max(-1), []),
         (lambda x: kf.exp(x - x.min(-1, keepdims=True)).sum(-1), []),
-    ],
-)
-def test_reductions_that_merge_are_paired(function, pairs):
-    assert [kind for kind, _, _ in only_kernel(function, X)["pairs"]] == pairs
+        (lambda x: kf.softmax(x), ["shifted"], kf.spec((1, 35))),  # of a single row
+        (lambda x: kf.layernorm(x), ["centred"], kf.spec((1, 35))),
+    ])  # fmt: skip
+    k = only_kernel(lambda x: kf.softmax(kf.layernorm(x)), X)  # pairs share a sweep
+    reductions = [s for s in k["steps"] if s["kind"] == "reduce"]
+    assert [s["sweep"] for s in reductions] == [0, 1, 2, 3]
+    assert [s["paired_sweep"] for s in reductions] == [0, 0, 1, 1]
+    assert (k["sweeps"], k["paired_sweeps"]) == (5, 3)
 
 
-@pytest.mark.parametrize(("function", "kind"), [(kf.softmax, "shifted"), (kf.layernorm, "centred")])
-def test_reductions_of_a_single_row_are_paired(function, kind):
-    assert [found for found, _, _ in only_kernel(lambda x: function(x), kf.spec((1, 35)))["pairs"]] == [kind]
-
-
-def test_several_results_of_one_kernel():
+def test_results():
     k = only_kernel(lambda x: (kf.relu(x), kf.softmax(kf.relu(x)), x.max(-1), x.mean(-1, keepdims=True)), X)
     assert k["sweeps"] == 3
     assert sorted(s["to"]["reduced"] for s in k["stores"]) == [[0], [0], [1], [1]]
     assert k["bytes"] == 4 * (3 * 6 * 35 + 2 * 6)
-
-
-def test_a_value_of_each_row_can_be_stored_to_every_element():
-    k = only_kernel(lambda x: x.sum(-1, keepdims=True) + np.zeros_like(x), X)
+    k = only_kernel(lambda x: x.sum(-1, keepdims=True) + np.zeros_like(x), X)  # a row's value, to every element
     (store,) = k["stores"]
     assert store["to"]["reduced"] == [1]
     assert k["sweeps"] == 2
@@ -132,14 +130,6 @@ def test_text_has_a_line_for_each_step():
     assert lines[0] == "multiply_add_softmax: rows (6 | 35), 3 sweeps"
     assert lines[1] == "%0: float32 = x[35 | 1]  # element, sweep 0"
     assert len(lines) == 1 + len(k["steps"]) + len(k["stores"]) + len(k["pairs"])
-
-
-def test_pairs_share_a_sweep():
-    k = only_kernel(lambda x: kf.softmax(kf.layernorm(x)), X)
-    reductions = [s for s in k["steps"] if s["kind"] == "reduce"]
-    assert [s["sweep"] for s in reductions] == [0, 1, 2, 3]
-    assert [s["paired_sweep"] for s in reductions] == [0, 0, 1, 1]
-    assert (k["sweeps"], k["paired_sweeps"]) == (5, 3)
 
 
 def test_the_sum_of_one_rounded_element_is_that_element():

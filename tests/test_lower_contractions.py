@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -11,6 +13,7 @@ import kernel_loops
 import kfusion as kf
 from graph_strategies import cases
 from kfusion import _core
+from sweeps import sweep
 
 pytestmark = pytest.mark.native
 
@@ -123,17 +126,24 @@ def only_contraction(function, arguments):
     return lowered, found
 
 
-@pytest.mark.parametrize("case", ONE_KERNEL)
-def test_one_kernel(case):
-    function, arguments, along = ONE_KERNEL[case]
-    lowered, k = only_contraction(function, arguments)
-    _, rows, cols, _ = k["axes"]
-    assert list(k["reduced"]) == {None: [], "rows": [rows], "cols": [cols]}[along]
-    want = function(*[a.astype(np.float64) if a.dtype == np.float32 else a for a in arguments])
-    for got, exact in zip(
-        kernel_loops.run(lowered, list(arguments)), want if isinstance(want, tuple) else [want], strict=True
-    ):
-        np.testing.assert_allclose(np.asarray(got).reshape(exact.shape), exact, rtol=2e-5, atol=2e-5)
+def near(lowered, arguments, want, tolerance=2e-5):
+    want = want if isinstance(want, tuple) else [want]
+    for got, exact in zip(kernel_loops.run(lowered, list(arguments)), want, strict=True):
+        np.testing.assert_allclose(np.asarray(got).reshape(exact.shape), exact, rtol=tolerance, atol=tolerance)
+
+
+def wide(arrays):
+    return [a.astype(np.float64) if a.dtype in (np.float16, np.float32) else a for a in arrays]
+
+
+def test_one_kernel():
+    def check(function, arguments, along):
+        lowered, k = only_contraction(function, arguments)
+        _, rows, cols, _ = k["axes"]
+        assert list(k["reduced"]) == {None: [], "rows": [rows], "cols": [cols]}[along]
+        near(lowered, arguments, function(*wide(arguments)))
+
+    sweep(check, ONE_KERNEL.values())
 
 
 def test_a_converted_vector_beside_rows_of_a_product():
@@ -144,9 +154,8 @@ def test_a_converted_vector_beside_rows_of_a_product():
         y = (x @ w.T).astype("float64")
         return (y * c).sum(-1) * kf.broadcast_to(c, y.shape).sum(-1)
 
-    lowered = lower(kf.trace(f, X, W, B))
-    (got,) = kernel_loops.run(lowered, [X, W, B])
-    np.testing.assert_allclose(got, (X.astype(float) @ W.T * B).sum(-1) * B.astype(float).sum(), rtol=1e-5)
+    want = (X.astype(float) @ W.T * B).sum(-1) * B.astype(float).sum()
+    near(lower(kf.trace(f, X, W, B)), [X, W, B], want, 1e-5)
 
 
 BESIDE = {
@@ -158,17 +167,16 @@ BESIDE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BESIDE)
-@pytest.mark.parametrize("rows", [1, 5, 8, 40])
-def test_products_beside_one_another(case, rows):
-    rng = np.random.default_rng(0)
-    shapes = [(rows, 8), (24, 8), (8, 8), (16, 8), (8,)]
-    arguments = [rng.standard_normal(s).astype(np.float16) for s in shapes]
-    lowered = lower(kf.trace(BESIDE[case], *arguments))
-    assert sum("beside" in k for k in lowered["kernels"]) >= 2
-    want = BESIDE[case](*[a.astype(np.float64) for a in arguments])
-    for got, exact in zip(kernel_loops.run(lowered, arguments), want, strict=True):
-        np.testing.assert_allclose(np.asarray(got).reshape(exact.shape), exact, rtol=3e-3, atol=3e-3)
+def test_products_beside_one_another():
+    def check(case, rows):
+        rng = np.random.default_rng(0)
+        shapes = [(rows, 8), (24, 8), (8, 8), (16, 8), (8,)]
+        arguments = [rng.standard_normal(s).astype(np.float16) for s in shapes]
+        lowered = lower(kf.trace(BESIDE[case], *arguments))
+        assert sum("beside" in k for k in lowered["kernels"]) >= 2
+        near(lowered, arguments, BESIDE[case](*wide(arguments)), 3e-3)
+
+    sweep(check, itertools.product(BESIDE, [1, 5, 8, 40]))
 
 
 MAPS = [kf.tanh, kf.relu, kf.sigmoid, abs, lambda v: v * 0.5, lambda v: kf.where(v > 0, v, v * 0.1), lambda v: v + 1]
@@ -229,58 +237,50 @@ def test_any_epilogue(case):
     f, arguments = case
     lowered = lower(kf.trace(f, *arguments))
     hypothesis.assume(all("steps" in k for k in lowered["kernels"]))
-    want = f(*[a.astype(np.float64) if a.dtype == np.float32 else a for a in arguments])
+    want = f(*wide(arguments))
     used = [n for n in lowered["graph"]["nodes"] if n["op"] == "input"]
     by_name = dict(zip(["x", "w", "u", "index"], arguments, strict=False))
     names = [n["name"] for n in used]
     extra = iter(arguments[4:])
     given = [by_name[name] if name in by_name else next(extra) for name in names]
-    for got, exact in zip(kernel_loops.run(lowered, given), want, strict=True):
-        np.testing.assert_allclose(np.asarray(got).reshape(exact.shape), exact, rtol=3e-4, atol=3e-4)
-
-
-def test_what_has_no_position_is_nan():
-    x, w, t = X, W, np.array([0, 11, -12, -11, 10, 5])
-    lowered, _ = only_contraction(smooth_of_product, (x, w, t))
-    (got,) = kernel_loops.run(lowered, [x, w, t])
-    np.testing.assert_array_equal(np.isnan(got), [False, True, True, False, False, False])
+    near(lowered, given, want, 3e-4)
 
 
 def smooth_of_product(x, w, t):
     return smooth(x @ w.T, t)
 
 
-@pytest.mark.parametrize("step", [1, -1])
-def test_a_guard_is_of_its_own_element(step):
-    """An index may be out of range where its condition is read in another order."""
-
-    def f(x, w, t):
-        within = kf.logical_and(t >= 0, t < 11)
-        return smooth(x @ w.T, kf.where(within[::step], t, 0)), within
-
+def test_what_has_no_position_is_nan():
+    """A guard is of its own element: an index may be out of range where its condition is read in another order."""
     t = np.array([0, 11, -12, -11, 10, 5])
-    lowered = lower(kf.trace(f, X, W, t))
-    loss, _ = kernel_loops.run(lowered, [X, W, t])
-    index = np.where(((t >= 0) & (t < 11))[::step], t, 0)
-    np.testing.assert_array_equal(np.isnan(loss), (index < -11) | (index >= 11))
+    lowered, _ = only_contraction(smooth_of_product, (X, W, t))
+    (got,) = kernel_loops.run(lowered, [X, W, t])
+    np.testing.assert_array_equal(np.isnan(got), [False, True, True, False, False, False])
+    for step in (1, -1):
+
+        def f(x, w, t, step=step):
+            within = kf.logical_and(t >= 0, t < 11)
+            return smooth(x @ w.T, kf.where(within[::step], t, 0)), within
+
+        lowered = lower(kf.trace(f, X, W, t))
+        loss, _ = kernel_loops.run(lowered, [X, W, t])
+        index = np.where(((t >= 0) & (t < 11))[::step], t, 0)
+        np.testing.assert_array_equal(np.isnan(loss), (index < -11) | (index >= 11))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("case", [c for c in ONE_KERNEL if c.startswith("splade")])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_splade_keeps_what_is_no_number(case, bad):
-    function, (h, w, b, *mask), _ = ONE_KERNEL[case]
-    h = h.copy()
-    h[0, 1, 0], h[0, 2, 1] = bad, bad  # at a masked position, and at one that counts
-    lowered, _ = only_contraction(function, (h, w, b, *mask))
-    (got,) = kernel_loops.run(lowered, [h, w, b, *mask])
-    want = function(h.astype(np.float64), w.astype(np.float64), b.astype(np.float64), *mask)
-    np.testing.assert_allclose(np.asarray(got), want, rtol=2e-5, atol=2e-5)
+def test_splade_keeps_what_is_no_number():
+    """A text without its mask is zero."""
 
+    def check(case, bad):
+        function, (h, *others), _ = ONE_KERNEL[case]
+        h = h.copy()
+        h[0, 1, 0], h[0, 2, 1] = bad, bad  # at a masked position, and at one that counts
+        lowered, _ = only_contraction(function, (h, *others))
+        near(lowered, [h, *others], function(*wide([h, *others[:2]]), *others[2:]))
 
-def test_a_text_without_its_mask_is_zero():
+    sweep(check, itertools.product([c for c in ONE_KERNEL if c.startswith("splade")], [np.nan, np.inf, -np.inf]))
     lowered, k = only_contraction(splade, (H, W, B, MASK))
     (got,) = kernel_loops.run(lowered, [H, W, B, MASK])
     np.testing.assert_array_equal(got[1], 0)
-    logs = [s for s in k["steps"] if s["op"] == "log1p"]
-    assert all(s["row"] for s in logs), "once per result"
+    assert all(s["row"] for s in k["steps"] if s["op"] == "log1p"), "once per result"

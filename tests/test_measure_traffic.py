@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import textwrap
 
 import numpy as np
 import pytest
@@ -21,6 +20,7 @@ from kfusion._traffic import ncu as _ncu
 from kfusion._traffic import profiled as profiled_process
 from kfusion._traffic import traffic
 from kinds import HAVE_GPU
+from sweeps import sweep
 
 H200 = kf.device("H200")
 BIG = kf.spec((65536, 16384))  # 4.3 GB
@@ -124,17 +124,12 @@ def test_what_ncu_is_asked(ncu):
     assert options[options.index("--metrics") + 1] == ",".join(_ncu.METRICS)
 
 
-@pytest.mark.parametrize(("read", "verdict"), [(0.93, "no"), (1.0, "yes"), (1.05, "yes"), (1.07, "no")])
-def test_the_verdict(ncu, read, verdict):
-    ncu.answers(table(ideal(kf.fused_gelu.plan(BIG, device=H200), read=read)))
-    t = kf.measure_traffic(kf.fused_gelu, BIG)
-    *_, total, _, _ = str(t).splitlines()
-    assert total.split()[0] == "fused"
-    assert total.split()[-1] == verdict
-    assert f"{(1 + read) / 2:.3f}" in total
-
-
-def test_small_kernels_are_not_judged(ncu):
+def test_the_verdict(ncu):
+    for read, verdict in ((0.93, "no"), (1.0, "yes"), (1.05, "yes"), (1.07, "no")):
+        ncu.answers(table(ideal(kf.fused_gelu.plan(BIG, device=H200), read=read)))
+        *_, total, _, _ = str(kf.measure_traffic(kf.fused_gelu, BIG)).splitlines()
+        assert (total.split()[0], total.split()[-1]) == ("fused", verdict)
+        assert f"{(1 + read) / 2:.3f}" in total
     small = kf.spec((4096, 1024))
     ncu.answers(table(ideal(kf.fused_gelu.plan(small, device=H200), left=2**40)))
     t = kf.measure_traffic(kf.fused_gelu, small)
@@ -154,9 +149,6 @@ def test_the_report(ncu):
     assert kf.Traffic.from_dict(json.loads(json.dumps(t.to_dict()))) == t
     assert "1.000" in repr(t)
     assert "<table>" in t._repr_html_()
-
-
-def test_a_reader_of_json_is_told_what_is_wrong():
     with pytest.raises(ValueError, match=r"kfusion\.Traffic must have the field 'kernels'"):
         kf.Traffic.from_dict({"subject": "f", "device": "H200", "cache_bytes": 1})
 
@@ -164,61 +156,33 @@ def test_a_reader_of_json_is_told_what_is_wrong():
 # ---- what goes wrong ------------------------------------------------------------------------------------------------
 
 
-FAILURES = {
-    "no permission": (
-        {"log": "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "status": 1},
-        PermissionError,
-        "run as root.*NVreg_RestrictProfilingToAdminUsers=0",
-    ),
-    "said on stdout": ({"log": None, "stdout": "==ERROR== ERR_NVGPUCTRPERM - "}, PermissionError, "ERR_NVGPUCTRPERM"),
-    "no profiler": (
-        {"log": "==ERROR== Failed to initialize the profiler: LibraryNotLoaded", "status": 9},
-        RuntimeError,
-        "ncu failed: Failed to initialize the profiler: LibraryNotLoaded",
-    ),
-    "killed": ({"log": "", "status": 137}, RuntimeError, "ended with 137"),
-    "the process's own words": (
-        {
-            "log": "==ERROR== The application returned an error code (2).",
-            "stderr": "x\nkfusion: no memory",
-            "status": 2,
-        },
-        RuntimeError,
-        "^kfusion: no memory$",
-    ),
-    "a crash": ({"log": "", "stderr": "Bus error", "status": 135}, RuntimeError, "under ncu: Bus error"),
-    "no kernels": (
-        {"log": "==WARNING== No kernels were profiled."},
-        RuntimeError,
-        "have 6 kernels, but ncu saw 0: none",
-    ),
-    "no log": ({"log": None}, RuntimeError, "ncu saw 0"),
-    "other kernels": ({"log": table([("kf_other", 1, 1, 1, 1)])}, RuntimeError, "ncu saw 1: kf_other"),
-    "no counter": (
-        {"log": table([("k", "n/a", 1, 1, 1)])},
-        RuntimeError,
-        "does not count dram__bytes_read.sum: .*'n/a'",
-    ),
-    "not a number": ({"log": table([("k", "nan", 1, 1, 1)])}, RuntimeError, "does not count"),
-    "another unit": (
-        {"log": table([("k", 1, 1, 1, 1)], {_ncu.DRAM_WRITTEN: "Gbyte"})},
-        RuntimeError,
-        "dram__bytes_write.sum in bytes, gave '1' in 'Gbyte'",
-    ),
-    "no column": (
-        {"log": '"ID","Kernel Name"\n"",""\n"0","k"\n'},
-        RuntimeError,
-        "dram__bytes_read.sum in bytes, gave None",
-    ),
-}
+def test_failures_of_the_profiler(ncu):
+    ours = "The application returned an error code (2)."
 
+    def check(error, message, log, stdout="", stderr="", status=0):
+        ncu.answers(log, stdout, stderr, status)
+        with pytest.raises(error, match=message) as info:
+            kf.measure_traffic(kf.fused_gelu, BIG)
+        assert str(info.value).startswith("kfusion")
 
-@pytest.mark.parametrize(("answer", "error", "message"), FAILURES.values(), ids=FAILURES)
-def test_failures_of_the_profiler(ncu, answer, error, message):
-    ncu.answers(**answer)
-    with pytest.raises(error, match=message) as info:
-        kf.measure_traffic(kf.fused_gelu, BIG)
-    assert str(info.value).startswith("kfusion")
+    one = [("k", 1, 1, 1, 1)]
+    sweep(check, [
+        (PermissionError, "run as root.*NVreg_RestrictProfilingToAdminUsers=0",
+         "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "", "", 1),
+        (PermissionError, "ERR_NVGPUCTRPERM", None, "==ERROR== ERR_NVGPUCTRPERM - "),
+        (RuntimeError, "ncu failed: Failed to initialize the profiler: LibraryNotLoaded",
+         "==ERROR== Failed to initialize the profiler: LibraryNotLoaded", "", "", 9),
+        (RuntimeError, "ended with 137", "", "", "", 137),
+        (RuntimeError, "^kfusion: no memory$", f"==ERROR== {ours}", "", "x\nkfusion: no memory", 2),
+        (RuntimeError, "under ncu: Bus error", "", "", "Bus error", 135),
+        (RuntimeError, "have 6 kernels, but ncu saw 0: none", "==WARNING== No kernels were profiled."),
+        (RuntimeError, "ncu saw 0", None),
+        (RuntimeError, "ncu saw 1: kf_other", table([("kf_other", 1, 1, 1, 1)])),
+        (RuntimeError, "does not count dram__bytes_read.sum: .*'n/a'", table([("k", "n/a", 1, 1, 1)])),
+        (RuntimeError, "does not count", table([("k", "nan", 1, 1, 1)])),
+        (RuntimeError, "dram__bytes_write.sum in bytes, gave '1' in 'Gbyte'", table(one, {_ncu.DRAM_WRITTEN: "Gbyte"})),
+        (RuntimeError, "dram__bytes_read.sum in bytes, gave None", '"ID","Kernel Name"\n"",""\n"0","k"\n'),
+    ])  # fmt: skip
 
 
 def test_numbers_with_separators():
@@ -228,19 +192,16 @@ def test_numbers_with_separators():
     ]
 
 
-def test_without_ncu(ncu, monkeypatch):
-    (ncu.folder / "ncu").unlink()
-    monkeypatch.setattr(_ncu, "_PLACES", ())
-    with pytest.raises(FileNotFoundError, match="measure_traffic: the profiler ncu was not found on PATH"):
-        kf.measure_traffic(kf.fused_gelu, BIG)
-
-
-def test_ncu_of_the_toolkit(ncu, monkeypatch, tmp_path):
+def test_where_ncu_is(ncu, monkeypatch, tmp_path):
     toolkit = tmp_path / "toolkit"
     toolkit.mkdir()
     ncu.folder.rename(toolkit / "bin")
     monkeypatch.setenv("CUDA_HOME", str(toolkit))
     assert _ncu.find("f") == str(toolkit / "bin" / "ncu")
+    monkeypatch.delenv("CUDA_HOME")
+    monkeypatch.setattr(_ncu, "_PLACES", ())
+    with pytest.raises(FileNotFoundError, match="measure_traffic: the profiler ncu was not found on PATH"):
+        kf.measure_traffic(kf.fused_gelu, BIG)
 
 
 @pytest.mark.skipif(HAVE_GPU, reason="there is a GPU")
@@ -251,38 +212,20 @@ def test_without_a_gpu(tmp_path, monkeypatch):
         kf.measure_traffic(kf.fused_gelu, BIG)
 
 
-@pytest.mark.parametrize("f", [lambda x: x, np.add.reduce, 3, kf.fuse(lambda x: x + 1)])
-def test_what_another_process_cannot_import(ncu, f):
-    with pytest.raises(ValueError, match="f must be at the top level of a module or script"):
-        kf.measure_traffic(f, BIG)
-
-
-def test_what_is_no_array(ncu):
+def test_what_another_process_can_import(ncu, tmp_path):
+    for f in (lambda x: x, np.add.reduce, 3, kf.fuse(lambda x: x + 1)):
+        with pytest.raises(ValueError, match="f must be at the top level of a module or script"):
+            kf.measure_traffic(f, BIG)
     with pytest.raises(TypeError, match=r"argument 1 must be a kfusion\.spec or an array, got str"):
         kf.measure_traffic(kf.fused_softmax, BIG, "float32")
-
-
-def test_targets():
     assert traffic.target_of(kf.fused_softmax) == "kfusion:fused_softmax"
     assert traffic.target_of(kf.unfused_softmax) == "kfusion:unfused_softmax"
     assert traffic.target_of(doubled) == f"{__name__}:doubled"
     assert traffic.target_of(kf.fused_relu_layernorm).endswith(":fused_relu_layernorm")
-
-
-def test_a_script_is_named_by_its_file(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
-        textwrap.dedent("""
-            import kfusion as kf
-            from kfusion._traffic import traffic
-
-            @kf.fuse
-            def f(x):
-                return x + 1
-
-            if __name__ == "__main__":
-                print(traffic.target_of(f), traffic.target_of(f.unfused))
-        """)
+        "import kfusion as kf\nfrom kfusion._traffic import traffic\n\n@kf.fuse\ndef f(x):\n    return x + 1\n\n"
+        "if __name__ == '__main__':\n    print(traffic.target_of(f), traffic.target_of(f.unfused))\n"
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [f"{script}:f", f"{script}:f.unfused"]
@@ -323,19 +266,6 @@ def test_the_process_says_what_went_wrong(profiled, capsys):
     assert not profiled
 
 
-@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 3, 4)])
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "int64", "bool"])
-def test_random_arrays(profiled, shape, dtype):
-    x = profiled_process.random_array(shape, dtype, 0)
-    assert (x.shape, str(x.dtype)) == (shape, dtype)
-    wide = np.asarray(x).astype(np.float64)
-    assert np.isfinite(wide).all()
-    if "float" not in dtype:
-        assert set(wide.ravel()) <= {0, 1}
-    elif shape:
-        assert len(np.unique(wide)) > shape[-1] // 2
-
-
 # ---- from a shell ---------------------------------------------------------------------------------------------------
 
 
@@ -343,23 +273,16 @@ def run(*arguments):
     return main(["traffic", *arguments])
 
 
-def test_a_named_kernel(ncu, capsys):
+def test_functions_by_name_and_of_a_file(ncu, capsys, tmp_path):
     ncu.answers(table(ideal(kf.fused_layernorm.plan(BIG, kf.spec(16384), device=H200))))
     assert run("layernorm", "--shape", "65536x16384", "--shape", "16384") == 0
     out = capsys.readouterr().out
     assert "weight: float32[16384]" in out
     assert "predicted: 3.00x" in out
-
-
-def test_json(ncu, capsys):
-    plan = kf.fused_softmax.plan(kf.spec((8, 16), "bfloat16"), device=H200)
-    ncu.answers(table(ideal(plan)))
+    ncu.answers(table(ideal(kf.fused_softmax.plan(kf.spec((8, 16), "bfloat16"), device=H200))))
     assert run("softmax", "--shape", "8x16", "--dtype", "bfloat16", "--json") == 0
     t = kf.Traffic.from_dict(json.loads(capsys.readouterr().out))
     assert t.total("fused").compulsory.read == 8 * 16 * 2
-
-
-def test_a_function_of_a_file(ncu, capsys, tmp_path):
     (tmp_path / "own.py").write_text("def f(x, y):\n    return x * 2 + y\n")
     spec = kf.spec((64, 64))
     ncu.answers(table(ideal(kf.plan(lambda x, y: x * 2 + y, spec, spec, device=H200))))
@@ -368,31 +291,28 @@ def test_a_function_of_a_file(ncu, capsys, tmp_path):
     assert "f(x: float32[64,64], y: float32[64,64]) on H200" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_errors_are_one_line(ncu, capsys):
+    ncu.answers("==ERROR== ERR_NVGPUCTRPERM - no\n", status=1)
+
+    def check(arguments, message):
+        assert run(*arguments) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert err.startswith("kfusion")
+        assert err.count("\n") == 1
+
+    sweep(check, [
         ([], "kfusion traffic: give a function, or --suite and none"),
         (["softmax", "--suite"], "give a function, or --suite and none"),
         (["sofmax", "--shape", "4x4"], "got 'sofmax'; did you mean softmax or log_softmax?"),
         (["nowhere.py:f"], "there is no file nowhere.py"),
         (["softmax"], "x"),
         (["softmax", "--shape", "4x4"], "ERR_NVGPUCTRPERM"),
-    ],
-)
-def test_errors_are_one_line(ncu, capsys, arguments, message):
-    ncu.answers("==ERROR== ERR_NVGPUCTRPERM - no\n", status=1)
-    assert run(*arguments) == 2
-    err = capsys.readouterr().err
-    assert message in err
-    assert err.startswith("kfusion")
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "many", "1001"])
-def test_gigabytes(text, capsys):
-    with pytest.raises(SystemExit):
-        run("--suite", "--gigabytes", text)
-    assert "whole number from 1 to 1000" in capsys.readouterr().err
+    ])  # fmt: skip
+    for text in ("0", "-1", "1.5", "many", "1001"):
+        with pytest.raises(SystemExit):
+            run("--suite", "--gigabytes", text)
+        assert "whole number from 1 to 1000" in capsys.readouterr().err
 
 
 # ---- the suite ------------------------------------------------------------------------------------------------------
@@ -408,20 +328,15 @@ def suite_rows(**how):
         yield from ideal(plan, **how)
 
 
-@pytest.mark.usefixtures("ncu")
-def test_the_suite_moves_what_it_says():
+def test_the_suite(ncu, capsys, monkeypatch):
     for plan in suite_plans():
         assert 4e9 <= plan.fused.compulsory.total < 4.1e9, plan.title
-
-
-def test_the_suite(ncu, capsys, monkeypatch):
     monkeypatch.setattr(hardware, "gpu", lambda index: {})
     ncu.answers(table(suite_rows(left=62_000_000)))
     assert run("--suite") == 0
     out = capsys.readouterr().out
-    *_, last = out.splitlines()
     total = len(list(traffic_suite.cases()))
-    assert last == f"{total} of {total} are within 3 %."
+    assert out.splitlines()[-1] == f"{total} of {total} are within 3 %."
     assert "0.985" in out
     assert "softmax" in out
 

@@ -76,11 +76,6 @@ def test_is_committed_as_execute_writes_it(path):
     assert any("image/png" in o.get("data", {}) for o in outputs(notebook))
     assert not any(o.output_type == "error" or o.get("name") == "stderr" for o in outputs(notebook))
     assert load_execute().stripped(nbformat.from_dict(notebook)) == notebook
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_names_no_path_of_a_machine(path):
     text = path.read_text()
-    for trace in ("/home/", "/Users/", "/tmp/", "/root/", "site-packages"):
-        assert trace not in text
+    assert not any(trace in text for trace in ("/home/", "/Users/", "/tmp/", "/root/", "site-packages"))
     assert not re.search(CELL_FILE, text)

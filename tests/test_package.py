@@ -34,40 +34,33 @@ def test_the_import_bears_a_collection_at_any_moment():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_no_file_includes_iostreams():  # see cpp/kfusion/files.hpp
+def test_includes():
+    """No file includes iostreams (cpp/kfusion/files.hpp), and platform files alone ask the operating system, so that a
+    port has these files to write, and no others."""
     root = pathlib.Path(__file__).parent.parent
     files = [f for folder in ("cpp", "cuda") for f in (root / folder).rglob("*") if f.suffix in (".cpp", ".hpp", ".cu")]
-    assert files
     stream = re.compile(r"#include <(\w*stream|iomanip|locale|regex)>")
     assert not [f for f in files if stream.search(f.read_text())]
-
-
-def test_only_platform_files_ask_the_operating_system():  # so that a port has these files to write, and no others
-    root = pathlib.Path(__file__).parent.parent
-    files = [f for folder in ("cpp", "cuda") for f in (root / folder).rglob("*") if f.suffix in (".cpp", ".hpp", ".cu")]
     posix = re.compile(
         r"#include <(sys/.*|unistd|fcntl|dirent|dlfcn|pthread|signal|sched|link|pwd|poll|netdb|spawn|execinfo)[.]h>"
         r"|#include <sys/|\bpthread_\w+\("
     )
-    asking = {f.name for f in files if posix.search(f.read_text())}
-    assert asking == {"platform.cpp"}
+    assert {f.name for f in files if posix.search(f.read_text())} == {"platform.cpp"}
 
 
 def test_all_is_what_there_is():
+    assert os.path.exists(os.path.join(os.path.dirname(kf.__file__), "py.typed"))
     assert set(kf.__all__) <= set(dir(kf))
     public = {n for n in vars(kf) if not n.startswith("_") and not inspect.ismodule(getattr(kf, n))}
     assert public == {n for n in kf.__all__ if not n.startswith("_")}
 
 
-@pytest.mark.parametrize("f", FUNCTIONS, ids=lambda f: f.__name__)
-def test_signatures_and_docstrings(f):
-    assert f.__text_signature__, f"{f.__name__} has no __text_signature__"
-    inspect.signature(f)
-    assert f.__doc__
-    assert not f.__doc__.startswith(f.__name__), "the signature line was not taken off"
-
-
-def test_the_signature_of_the_kernels():
+def test_signatures_and_docstrings():
+    for f in FUNCTIONS:
+        assert f.__text_signature__, f"{f.__name__} has no __text_signature__"
+        inspect.signature(f)
+        assert f.__doc__
+        assert not f.__doc__.startswith(f.__name__), "the signature line was not taken off"
     text = "(x, weight=None, bias=None, *, axis=-1, eps=1e-05, out=None, stream=None)"
     assert str(inspect.signature(kf.fused_relu_layernorm)) == text
     assert str(inspect.signature(kf.unfused_relu_layernorm)) == text
@@ -116,19 +109,15 @@ def test_stubs_match_the_module():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_types_are_marked():
-    assert os.path.exists(os.path.join(os.path.dirname(kf.__file__), "py.typed"))
-
-
 USE = (
     "import kfusion as kf, numpy as np; print(kf.fuse(lambda x: kf.relu(x) + 1)(np.ones(2)), kf.fused_softmax.__name__)"
 )
 
 
-@pytest.mark.parametrize("options", [["-OO"], ["-O"], ["-X", "utf8=0"]])
-def test_it_runs_without_docstrings_and_asserts(options):
-    ran = subprocess.run([sys.executable, *options, "-c", USE], capture_output=True, text=True, check=True)
-    assert ran.stdout == "[2. 2.] fused_softmax\n"
+def test_it_runs_without_docstrings_and_asserts():
+    for options in (["-OO"], ["-X", "utf8=0"]):
+        ran = subprocess.run([sys.executable, *options, "-c", USE], capture_output=True, text=True, check=True)
+        assert ran.stdout == "[2. 2.] fused_softmax\n"
 
 
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])

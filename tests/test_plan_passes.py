@@ -60,16 +60,15 @@ def test_kernels_belong_to_the_pass_of_what_they_store(of_deep):
         assert direction == ("backward" if any("_backward" in stage for stage in group.stages) else "forward")
 
 
-@pytest.mark.parametrize("executors", [None, "available"])
-def test_passes_add_up_to_the_total(executors):
-    plan = planned(deep, *DEEP, argnums=(0, 1, 2), executors=executors)
-    found = plan.passes.passes
-    assert sorted(k for p in found for k in p.kernels) == list(range(len(plan.groups)))
-    assert sum(p.read for p in found) == plan.fused.issued.read
-    assert sum(p.written for p in found) == plan.fused.issued.written
-    assert sum(p.launches for p in found) == plan.fused.launches
-    assert sum(p.flops for p in found) == plan.fused.flop_total
-    assert sum(p.us for p in found) == pytest.approx(plan.fused.time_us)
+def test_passes_add_up_to_the_total():
+    for executors in (None, "available"):
+        plan = planned(deep, *DEEP, argnums=(0, 1, 2), executors=executors)
+        found, total = plan.passes.passes, plan.fused
+        assert sorted(k for p in found for k in p.kernels) == list(range(len(plan.groups)))
+        sums = [sum(of(p) for p in found) for of in (lambda p: p.read, lambda p: p.written, lambda p: p.launches)]
+        assert sums == [total.issued.read, total.issued.written, total.launches]
+        assert sum(p.flops for p in found) == total.flop_total
+        assert sum(p.us for p in found) == pytest.approx(total.time_us)
 
 
 def test_what_is_kept_is_what_the_backward_pass_reads(of_deep):
@@ -120,24 +119,17 @@ def test_calls_of_the_library_are_not_called_again():
     assert kept["given to the library"].again_us is not None
 
 
-def test_a_gradient_that_is_a_value_of_its_own_is_backward():
-    """The cotangent of a sum is 1: the gradient of sin is a cosine of the argument, which waits for nothing."""
+def test_values_that_are_gradients():
+    """The cotangent of a sum is 1: the gradient of sin is a cosine of the argument, which waits for nothing; that of
+    x * x is x + x, made of nothing but the argument. What the function itself computes is forward."""
     plan = planned(lambda x: kf.sin(x).sum(), spec(512, 512))
     (cos,) = (i for i, n in enumerate(plan.graph.to_dict()["nodes"]) if n["op"] == "cos")
     stored_by = [g.id for g in plan.groups if any(s.node == cos for s in g.stores)]
     assert {plan.passes.kernels[n] for n in stored_by} in ({"both"}, {"backward"})
-
-
-def test_sums_of_arguments_are_gradients_too():
-    """That of x * x is x + x, made of nothing but the argument."""
     plan = planned(lambda x: (x * x).sum(), spec(512, 512))
     (added,) = (n for n in plan.graph.to_dict()["nodes"] if n["op"] == "add")
     assert added["gradient"]
     assert plan.passes.passes[-1].name in ("both", "backward")
-
-
-def test_what_the_function_computes_itself_is_forward():
-    """cos(x) is a result and the gradient of the other one: computed once, and no gradient."""
 
     def both(x):
         value, gradient = kf.value_and_grad(lambda x: kf.sin(x).sum())(x)
@@ -162,6 +154,9 @@ def test_the_report_shows_both_passes(of_deep):
     for line in ("Passes of the fused plan", "Kept from forward to backward: ", "as the library", "argument: free"):
         assert line in text, line
     assert max(map(len, text.split("\n"))) <= 100
+    page = of_deep.to_html()
+    for part in ("Forward and backward", "Passes of the fused plan", "Kept from forward to backward", "<td style"):
+        assert part in page, part
     table = text[text.index("Fused:") : text.index("Total (")].split("\n")[3:-2]
     assert {line.split()[2] for line in table} <= {"fwd", "bwd", "both"}
 
@@ -184,12 +179,6 @@ def test_many_arrays_are_shown_by_kind():
     assert len(cells) < len(kept)
 
 
-def test_the_page_shows_both_passes(of_deep):
-    page = of_deep.to_html()
-    for text in ("Forward and backward", "Passes of the fused plan", "Kept from forward to backward", "<td style"):
-        assert text in page, text
-
-
 def test_plain_data_has_them_and_comes_back(of_deep):
     plain = json.loads(of_deep.to_json())
     assert plain["passes"]["kept_bytes"] == of_deep.passes.kept_bytes
@@ -197,18 +186,13 @@ def test_plain_data_has_them_and_comes_back(of_deep):
     again = kf.Plan.from_json(of_deep.to_json())
     assert again.passes == of_deep.passes
     assert str(again) == str(of_deep)
-
-
-def test_marks_of_a_graph_come_back():
-    graph = kf.trace(kf.value_and_grad(lambda x: (x * x).sum()), spec(8, 8))
-    marked = [i for i, n in enumerate(graph.to_dict()["nodes"]) if n.get("gradient")]
+    graph = kf.trace(kf.value_and_grad(lambda x: (x * x).sum()), spec(8, 8)).to_dict()  # marks of a graph, too
+    marked = [n for n in graph["nodes"] if n.get("gradient")]
     assert marked
-    again = kf.Graph.from_dict(graph.to_dict())
-    assert [i for i, n in enumerate(again.to_dict()["nodes"]) if n.get("gradient")] == marked
-    plain = graph.to_dict()
-    plain["nodes"][marked[0]]["gradient"] = 1
+    assert [n for n in kf.Graph.from_dict(graph).to_dict()["nodes"] if n.get("gradient")] == marked
+    marked[0]["gradient"] = 1
     with pytest.raises(TypeError, match="gradient"):
-        kf.Graph.from_dict(plain)
+        kf.Graph.from_dict(graph)
 
 
 def test_sums_are_gradients_whatever_factor_comes_behind_them():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 import kfusion as kf
 from kfusion._plans.records import Bytes
+from sweeps import sweep
 
 pytestmark = pytest.mark.native
 
@@ -113,20 +116,18 @@ VERDICTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", VERDICTS)
-def test_verdicts(case):
-    f, specs, expected_kinds, expected_reasons = VERDICTS[case]
-    p = plan(f, *specs)
-    assert (sorted(kinds(p)), reasons(p)) == (sorted(expected_kinds), expected_reasons), str(p)
-    for r in p.refusals:
-        assert r.sentence[0] != " "
-        assert r.sentence.endswith(".")
+def test_verdicts():
+    def check(f, specs, expected_kinds, expected_reasons):
+        p = plan(f, *specs)
+        assert (sorted(kinds(p)), reasons(p)) == (sorted(expected_kinds), expected_reasons), str(p)
+        for r in p.refusals:
+            assert r.sentence[0] != " "
+            assert r.sentence.endswith(".")
+
+    sweep(check, VERDICTS.values())
 
 
-def heads(*extents):
-    return kf.spec((2, 3, *extents))
-
-
+Q4, K4, V4 = kf.spec((2, 3, 7, 5)), kf.spec((2, 3, 11, 5)), kf.spec((2, 3, 11, 13))
 ATTENTION = {
     "by name": lambda q, k, v: kf.attention(q, k, v),
     "scaled": lambda q, k, v: kf.attention(q, k, v, scale=0.3),
@@ -147,23 +148,18 @@ def _naive_softmax(s):
     return e / kf.sum(e, axis=-1, keepdims=True)
 
 
-@pytest.mark.parametrize("spelling", ATTENTION)
-def test_attention_is_recognised(spelling):
-    p = plan(ATTENTION[spelling], heads(7, 5), heads(11, 5), heads(11, 13))
-    assert kinds(p) == ["attention"], str(p)
-    assert p.refusals == ()
-    elements = 2 * 3 * (7 * 5 + 11 * 5 + 11 * 13)
-    assert p.fused.compulsory == Bytes(4 * elements, 4 * 2 * 3 * 7 * 13)
+def test_attention_is_recognised():
+    """Where its weights are returned they are stored."""
 
+    def check(f):
+        p = plan(f, Q4, K4, V4)
+        assert (kinds(p), p.refusals) == (["attention"], ()), str(p)
+        elements = 2 * 3 * (7 * 5 + 11 * 5 + 11 * 13)
+        assert p.fused.compulsory == Bytes(4 * elements, 4 * 2 * 3 * 7 * 13)
 
-def test_attention_whose_weights_are_returned_stores_them():
-    def f(q, k, v):
-        w = kf.softmax(q @ kf.transpose(k, (0, 1, 3, 2)))
-        return w, w @ v
-
-    p = plan(f, heads(7, 5), heads(11, 5), heads(11, 13))
-    assert kinds(p) == ["matmul", "rows", "matmul"]
-    assert reasons(p) == ["contraction"]
+    sweep(check, [(f,) for f in ATTENTION.values()])
+    p = plan(lambda q, k, v: (w := kf.softmax(q @ kf.transpose(k, (0, 1, 3, 2))), w @ v), Q4, K4, V4)
+    assert (kinds(p), reasons(p)) == (["matmul", "rows", "matmul"], ["contraction"])
 
 
 Q, K, V = kf.spec((2, 37, 8)), kf.spec((2, 8, 41)), kf.spec((2, 41, 5))
@@ -184,13 +180,12 @@ NO_PATTERNS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", NO_PATTERNS)
-def test_no_online_kernel(case):
-    f, specs = NO_PATTERNS[case]
-    assert not {"attention", "contraction_reduction"} & set(kinds(plan(f, *specs)))
+def test_no_online_kernel():
+    def check(f, specs):
+        assert not {"attention", "contraction_reduction"} & set(kinds(plan(f, *specs)))
 
-
-def test_patterns_take_a_product_once():
+    sweep(check, NO_PATTERNS.values())
+    # Patterns take a product once.
     attention = plan(lambda q, k, v, w: kf.softmax(kf.softmax(q @ k) @ v) @ w, Q, K, V, kf.spec((2, 5, 3)))
     assert kinds(attention) == ["attention", "rows", "matmul"]
     assert kinds(plan(lambda q, k, v: (kf.softmax(q @ k) @ v).max(-1), Q, K, V)) == ["attention", "rows"]
@@ -236,14 +231,16 @@ LOSSES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", LOSSES)
-def test_losses_of_a_product_store_no_logits(case):
-    f, specs = LOSSES[case]
-    p = plan(f, *LOGITS, *specs)
-    assert kinds(p)[0] == "contraction_reduction", str(p)
-    assert set(kinds(p)) <= {"contraction_reduction", "full_reduction"}
-    elements = sum(np.prod(load.shape) for g in p.groups for load in g.stores)
-    assert elements <= 2 * N + 3
+def test_losses_of_a_product_store_no_logits():
+    def check(f, specs):
+        p = plan(f, *LOGITS, *specs)
+        assert kinds(p)[0] == "contraction_reduction", str(p)
+        assert set(kinds(p)) <= {"contraction_reduction", "full_reduction"}
+        assert sum(np.prod(load.shape) for g in p.groups for load in g.stores) <= 2 * N + 3
+
+    sweep(check, LOSSES.values())
+    (refusal,) = plan(LOSSES["cross entropy"][0], *LOGITS, TARGETS).refusals
+    assert (str(refusal.reason), "all tiles of a row" in refusal.sentence) == ("contraction", True)
 
 
 def test_a_pick_alone_is_no_reason_to_reduce():
@@ -274,15 +271,14 @@ MASKED_HEADS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", MASKED_HEADS)
-def test_masked_heads_are_one_kernel(case):
-    f, mask, deferred = MASKED_HEADS[case]
-    p = plan(lambda h, w, b, m: f(h @ w.T + b, m), H, VOCABULARY, BIAS, mask)
-    (group,) = p.groups
-    assert (group.kind, len(group.deferred)) == ("contraction_reduction", deferred), str(p)
+def test_masked_heads_are_one_kernel():
+    def check(f, mask, deferred):
+        p = plan(lambda h, w, b, m: f(h @ w.T + b, m), H, VOCABULARY, BIAS, mask)
+        (group,) = p.groups
+        assert (group.kind, len(group.deferred)) == ("contraction_reduction", deferred), str(p)
 
-
-def test_named_kernels_keep_their_masks():
+    sweep(check, MASKED_HEADS.values())
+    # Named kernels keep their masks.
     f, mask, _ = MASKED_HEADS["selected"]
     p = plan(lambda h, w, b, m: f(h @ w.T + b, m), H, VOCABULARY, BIAS, mask, forbid=[("relu", "log1p")])
     assert p.groups[0].ops[-1] == "relu"
@@ -296,12 +292,6 @@ def test_refusals_name_the_executor_that_a_pattern_lacks():
     assert reasons(p) == ["contraction"]
 
 
-def test_what_reads_reduced_rows_waits_for_all_tiles():
-    p = plan(lambda x, w, t: kf.cross_entropy(x @ w.T, t), *LOGITS, TARGETS)
-    (refusal,) = p.refusals
-    assert (str(refusal.reason), "all tiles of a row" in refusal.sentence) == ("contraction", True)
-
-
 def test_convolution_takes_batchnorm_and_relu_along():
     def f(x, w, mean, var, scale, shift):
         return kf.relu(kf.batchnorm(kf.conv2d(x, w), mean, var, scale, shift))
@@ -311,12 +301,11 @@ def test_convolution_takes_batchnorm_and_relu_along():
     assert kinds(p) == ["conv2d"], str(p)
 
 
-@pytest.mark.parametrize("order", [lambda a, b: a + b, lambda a, b: b + a])
-def test_order_of_operands_does_not_matter(order):
-    def f(x, y):
-        return order(kf.softmax(kf.relu(x)), kf.exp(y) * x.sum(0))
-
-    p, q = plan(f, X, Y), plan(lambda x, y: kf.softmax(kf.relu(x)) + kf.exp(y) * x.sum(0), X, Y)
+def test_order_of_operands_does_not_matter():
+    p, q = (
+        plan(lambda x, y, order=order: order(kf.softmax(kf.relu(x)), kf.exp(y) * x.sum(0)), X, Y)
+        for order in (lambda a, b: a + b, lambda a, b: b + a)
+    )
     assert [sorted(g.ops) for g in p.groups] == [sorted(g.ops) for g in q.groups]
     assert [r.reason for r in p.refusals] == [r.reason for r in q.refusals]
 
@@ -392,19 +381,12 @@ def test_limits_of_inputs_and_outputs():
 
 
 def test_tile_of_strided_rows_must_fit_on_chip():
-    def f(x):
-        return kf.softmax(x, axis=0)
-
-    assert kinds(plan(f, kf.spec((1000, 64)))) == ["columns"]
-    p = plan(f, kf.spec((1_000_000, 64)))
-    assert len(p.groups) > 1
-    assert "resources" in reasons(p)
-
-
-def test_columns_that_pairs_reduce_in_one_sweep_need_no_tile():
-    x = kf.spec((1_000_000, 64))
-    assert kinds(plan(lambda x: x.var(0), x)) == ["columns"]
-    assert kinds(plan(lambda x: kf.softmax(x, axis=0), x)) == ["columns", "pointwise"]
+    """Columns that pairs reduce in one sweep need none."""
+    long = kf.spec((1_000_000, 64))
+    assert kinds(plan(lambda x: kf.softmax(x, axis=0), kf.spec((1000, 64)))) == ["columns"]
+    p = plan(lambda x: kf.softmax(x, axis=0), long)
+    assert (kinds(p), "resources" in reasons(p)) == (["columns", "pointwise"], True)
+    assert kinds(plan(lambda x: x.var(0), long)) == ["columns"]
 
 
 def test_long_rows_are_read_again_not_refused():
@@ -417,38 +399,36 @@ def test_long_rows_are_read_again_not_refused():
     assert short.issued == short.compulsory
 
 
-@pytest.mark.parametrize(
-    ("f", "passes"),
-    [
+def test_sweeps():
+    for f, passes in (
         (lambda x: kf.var(x, axis=-1), 1),  # mean and squared distances merge
         (lambda x: kf.softmax(x), 2),  # maximum and sum of exponentials merge
         (lambda x: kf.layernorm(x), 2),
         (lambda x: kf.layernorm(kf.layernorm(x)), 3),
         (lambda x: kf.log_softmax(x), 2),
         (lambda x: x.sum(-1), 1),
-        (lambda x: x / (x.sum(-1, keepdims=True) * (kf.iota(N).reshape(N, 1) * 0.5)), 2),  # a row's value times another
-    ],
-)
-def test_sweeps(f, passes):
-    (g,) = plan(f, X).groups
-    assert g.passes == passes
+        # a row's value times another
+        (lambda x: x / (x.sum(-1, keepdims=True) * (kf.iota(N).reshape(N, 1) * 0.5)), 2),
+    ):
+        (g,) = plan(f, X).groups
+        assert g.passes == passes
 
 
-@pytest.mark.parametrize("device", ["H200", "EPYC 9654"])
-@pytest.mark.parametrize(
-    "f",
-    [
+def test_a_variance_of_everything_reads_once():
+    """Also of an array far larger than any cache: what chunks give is merged."""
+
+    def check(f, device):
+        p = plan(f, kf.spec((2**14, 2**15)), device=device)
+        assert [(g.kind, g.passes, g.issued.read) for g in p.groups] == [("full_reduction", 1, 4 * 2**29)]
+
+    variances = [
         lambda x: x.var(),
         lambda x: x.std(),
         lambda x: (x * 2 + 1).std(),
         lambda x: (x.mean(), kf.relu(x).var()),
         lambda x: kf.sqrt(kf.square(x - x.mean()).mean() + 1e-5),
-    ],
-)
-def test_a_variance_of_everything_reads_once(f, device):
-    """Also of an array far larger than any cache: what chunks give is merged."""
-    p = plan(f, kf.spec((2**14, 2**15)), device=device)
-    assert [(g.kind, g.passes, g.issued.read) for g in p.groups] == [("full_reduction", 1, 4 * 2**29)]
+    ]
+    sweep(check, itertools.product(variances, ["H200", "EPYC 9654"]))
 
 
 def test_unfused_is_one_kernel_per_stage():
@@ -460,20 +440,20 @@ def test_unfused_is_one_kernel_per_stage():
 
 
 # One kernel per call is no more than what kernels can be: a call that needs two sweeps over everything is two.
-@pytest.mark.parametrize("name", ["var", "std", "logsumexp", "softmax", "log_softmax", "layernorm"])
-@pytest.mark.parametrize("view", [lambda x: x, lambda x: x[::-1], lambda x: x.T[:, ::2]])
-@pytest.mark.parametrize("executors", ["available", None])
-def test_fusing_never_moves_more_bytes(name, view, executors):
-    def f(x):
-        y = getattr(kf, name)(view(x))
-        return view(y) if y.shape else y
+def test_fusing_never_moves_more_bytes():
+    def check(name, view, executors):
+        def f(x):
+            y = getattr(kf, name)(view(x))
+            return view(y) if y.shape else y
 
-    p = plan(f, kf.spec((4096, 4096)), executors=executors)
-    for bytes_of in (lambda t: t.compulsory, lambda t: t.issued):
-        assert (
-            bytes_of(p.fused).read + bytes_of(p.fused).written <= bytes_of(p.unfused).read + bytes_of(p.unfused).written
-        )
-    assert p.fused.launches <= p.unfused.launches
+        p = plan(f, kf.spec((4096, 4096)), executors=executors)
+        for fused, unfused in ((p.fused.compulsory, p.unfused.compulsory), (p.fused.issued, p.unfused.issued)):
+            assert fused.read + fused.written <= unfused.read + unfused.written
+        assert p.fused.launches <= p.unfused.launches
+
+    names = ("var", "std", "logsumexp", "softmax", "log_softmax", "layernorm")
+    views = (lambda x: x, lambda x: x[::-1], lambda x: x.T[:, ::2])
+    sweep(check, itertools.product(names, views, ["available", None]))
 
 
 def test_kernels_never_wait_for_each_other():
@@ -523,8 +503,8 @@ def test_unfused_kernels_that_run_never_join_two_calls():
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_results_are_arrays_of_their_own(fuse):
-    def labels(f):
-        return [g.label for g in plan(f, X, executors="available", fuse=fuse).groups]
+    def labels(f, spec=X):
+        return [g.label for g in plan(f, spec, executors="available", fuse=fuse).groups]
 
     assert labels(lambda x: x) == ["copy"]
     assert labels(lambda x: x[1:].T) == ["copy"]
@@ -532,23 +512,8 @@ def test_results_are_arrays_of_their_own(fuse):
     assert labels(lambda x: kf.relu(x)[1:]) == (["relu+copy"] if fuse else ["relu", "copy"])
     assert labels(lambda x: (kf.relu(x), kf.tanh(x).T)) == (["relu+tanh"] if fuse else ["relu", "tanh"])
     assert len(labels(lambda x: (y := kf.relu(x), y.T))) == 2
-
-
-@pytest.mark.parametrize("fuse", [True, False])
-def test_nothing_is_computed_of_nothing(fuse):
-    p = plan(lambda x: (x.sum(0), x.mean(0) + 1, kf.exp(x)), kf.spec((0, 5)), executors="available", fuse=fuse)
-    assert [g.label for g in p.groups] == ["add", "copy"]
-
-
-def test_a_third_kernel_between():
-    def f(x):
-        y = kf.exp(x)
-        return y * y.sum()
-
-    p = plan(f, X)
-    assert len(p.groups) == 2
-    for r in p.refusals:
-        assert str(r.reason) in {"reduction_barrier", "cycle", "multiple_consumers"}
+    # Nothing is computed of nothing.
+    assert labels(lambda x: (x.sum(0), x.mean(0) + 1, kf.exp(x)), kf.spec((0, 5))) == ["add", "copy"]
 
 
 def test_empty_and_scalar_arrays():

@@ -34,48 +34,51 @@ def check_all(graph):
     assert plan == make_plan(graph), "planning is deterministic"
 
 
-@hypothesis.given(graphs())
-@hypothesis.settings(max_examples=150, deadline=None)
+@hypothesis.given(graphs() | cases(contractions=True).map(lambda case: case.graph))
+@hypothesis.settings(max_examples=250, deadline=None)
 def test_any_graph(graph):
     check_all(graph)
 
 
-@hypothesis.given(cases(contractions=True))
-@hypothesis.settings(max_examples=100, deadline=None)
-def test_graphs_with_contractions(case):
-    check_all(case.graph)
-
-
 @hypothesis.given(graphs(), st.integers(1, 4), st.integers(1, 3))
 @hypothesis.settings(max_examples=60, deadline=None)
-def test_limits_are_kept(graph, inputs, outputs):
+def test_limits_are_kept_and_plans_that_run(graph, inputs, outputs):
     plan = make_plan(graph, max_inputs=inputs, max_outputs=outputs)
     check_groups(plan["graph"], plan["groups"])
     for g in plan["groups"]:
         if len(g["stages"]) > 1:  # what one call takes is one kernel whatever the limits
             assert len({load["node"] for load in g["loads"]}) <= inputs
             assert len(g["stores"]) <= outputs
+    for fuse in (True, False):
+        plan = make_plan(graph, executors="available", fuse=fuse)
+        check_groups(plan["graph"], plan["groups"])
+        assert fuse or all(len(g["stages"]) == 1 for g in plan["groups"])
 
 
-@pytest.mark.parametrize("fuse", [True, False])
-@hypothesis.given(graph=graphs())
-@hypothesis.settings(max_examples=60, deadline=None)
-def test_plans_that_run(fuse, graph):
-    plan = make_plan(graph, executors="available", fuse=fuse)
-    check_groups(plan["graph"], plan["groups"])
-    assert fuse or all(len(g["stages"]) == 1 for g in plan["groups"])
-
-
-@pytest.mark.parametrize("size", [10, 1000])
-def test_chains_of_any_length_are_one_kernel(size):
+def of_tanh(count, step=lambda g, y, x: g.map("tanh", [y])):
     g = _core.Graph()
     y = x = g.input("x", (3, 5), "float32")
-    for _ in range(size // 2):
-        y = g.map("add", [g.map("tanh", [y]), x])
+    for _ in range(count):
+        y = step(g, y, x)
     g.set_outputs([("", y)])
-    (group,) = make_plan(g)["groups"]
-    assert len(group["nodes"]) == 2 * (size // 2)
-    assert group["compulsory"] == {"read": 60, "written": 60}
+    return g
+
+
+def test_chains_of_any_length_are_one_kernel():
+    for size in (10, 1000):
+        g = of_tanh(size // 2, lambda g, y, x: g.map("add", [g.map("tanh", [y]), x]))
+        (group,) = make_plan(g)["groups"]
+        assert len(group["nodes"]) == 2 * (size // 2)
+        assert group["compulsory"] == {"read": 60, "written": 60}
+
+
+def test_stages_of_a_graph_from_outside_may_be_mixed():
+    d = of_tanh(4).to_dict()
+    d["stages"] = [{"name": "a", "source": ""}, {"name": "b", "source": ""}]
+    for i, n in enumerate(d["nodes"][1:]):
+        n["stage"] = i % 2
+    plan = make_plan(_core.Graph.from_dict(d), fuse=False)
+    check_groups(plan["unfused_graph"], plan["unfused_groups"])
 
 
 class Alone:
@@ -92,16 +95,8 @@ class Alone:
             n = self.graph["nodes"][i]
             if i in self.loads:
                 self.inputs.append(i)
-                n = {
-                    **n,
-                    "op": "input",
-                    "name": str(i),
-                    "captured": False,
-                    "strides": [],
-                    "arguments": [],
-                    "stage": None,
-                }
-                n = {k: v for k, v in n.items() if k in INPUT}
+                own = {"op": "input", "name": str(i), "captured": False, "strides": [], "arguments": [], "stage": None}
+                n = {k: v for k, v in {**n, **own}.items() if k in INPUT}
             else:
                 free = KIND[n["op"]] == "view" or n["op"] in ("constant", "iota")
                 assert i in self.group["nodes"] or free, "neither loaded nor computed"
@@ -174,17 +169,3 @@ def test_no_merge_of_what_is_broadcast_costs_time(device, seed):
         apart = _core.make_plan(graph, kf.device(device).to_dict(), {"forbid": [pair]})
         if apart["fused"]["launches"] >= plan["fused"]["launches"]:
             assert plan["fused"]["predicted_us"] <= 1.2 * apart["fused"]["predicted_us"], pair
-
-
-def test_stages_of_a_graph_from_outside_may_be_mixed():
-    g = _core.Graph()
-    y = g.input("x", (3, 5), "float32")
-    for _ in range(4):
-        y = g.map("tanh", [y])
-    g.set_outputs([("", y)])
-    d = g.to_dict()
-    d["stages"] = [{"name": "a", "source": ""}, {"name": "b", "source": ""}]
-    for i, n in enumerate(d["nodes"][1:]):
-        n["stage"] = i % 2
-    plan = make_plan(_core.Graph.from_dict(d), fuse=False)
-    check_groups(plan["unfused_graph"], plan["unfused_groups"])

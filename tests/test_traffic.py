@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import kfusion as kf
 from kfusion import _core
+from sweeps import sweep
 
 pytestmark = pytest.mark.native
 
@@ -97,229 +98,116 @@ def test_a_map_reads_once_and_writes_once():
     assert p["fused"]["intensity"] == M * N / (2 * M * N * F32)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size", "computed"),
-    [("float16", 2, "float32"), ("bfloat16", 2, "float32"), ("float64", 8, "float64"), ("int32", 4, "int32")],
-)
-def test_dtypes_have_their_own_sizes(dtype, size, computed):
-    b = Builder()
-    x = b.input(M, N, dtype=dtype)
-    p = b.plan(b.add(x, x))
-    assert moved(p["fused"]) == (M * N * size, M * N * size)
-    assert flops(p["fused"]) == {(computed, "vector"): M * N}
+def twice(b, x):
+    return b.add(x, x)
 
 
-def test_a_comparison_writes_bytes_and_computes_in_the_type_it_compares():
-    b = Builder()
-    x, y = b.input(M, N, dtype="float16"), b.input(M, N, dtype="float16")
-    p = b.plan(b.greater(x, y))
-    assert moved(p["fused"]) == (2 * M * N * F16, M * N)
-    assert flops(p["fused"]) == {("float32", "vector"): M * N}
-    q = Builder()
-    mask, x = q.input(M, N, dtype="bool"), q.input(M, N)
-    assert moved(q.plan(q.where(mask, x, 0.0))["fused"]) == (M * N * (1 + F32), M * N * F32)
+def first_of(b, x, *slices):
+    return b.graph.slice(x, list(slices))
 
 
-def test_a_cast_moves_both_sizes_and_computes_nothing():
-    b = Builder()
-    p = b.plan(b.graph.cast(b.input(M, N), "float16"))
-    assert moved(p["fused"]) == (M * N * F32, M * N * F16)
-    assert p["fused"]["flops"] == []
-    assert p["fused"]["intensity"] == 0
+def with_transpose(b, x):
+    return b.add(x, b.graph.transpose(x, [1, 0]))
 
 
-def test_constants_and_iota_cost_nothing():
-    b = Builder()
-    x = b.input(M, N)
-    p = b.plan(b.add(b.multiply(x, 2.0), b.graph.iota((M, N), 1, "float32")))
-    assert moved(p["fused"]) == (M * N * F32, M * N * F32)
+def iota_and_constant(b, x):
+    return b.add(b.multiply(x, 2.0), b.graph.iota((M, N), 1, "float32"))
 
 
-def test_an_array_read_twice_counts_once():
-    b = Builder()
-    x = b.input(M, N)
-    assert moved(b.plan(b.multiply(x, x))["fused"])[0] == M * N * F32
+def difference(b, x, one, other):
+    return b.subtract(first_of(b, x, one), first_of(b, x, other))
 
 
-def test_x_plus_its_transpose_reads_x_once():
-    b = Builder()
-    x = b.input(N, N)
-    p = b.plan(b.add(x, b.graph.transpose(x, [1, 0])))
-    assert moved(p["fused"]) == (N * N * F32, N * N * F32)
+def both_ways(b, x):
+    part = first_of(b, x, (0, N, 1))
+    return b.add(part, first_of(b, part, (N - 1, -1, -1)))
 
 
-def test_part_of_x_plus_its_transpose_reads_the_part_once():
-    b = Builder()
-    part = b.graph.slice(b.input(N, M), [(2, 7, 1), (0, 5, 1)])
-    p = b.plan(b.add(part, b.graph.transpose(part, [1, 0])))
-    assert moved(p["fused"])[0] == 5 * 5 * F32
+def head(b, x, w):
+    return b.reduce("max", b.log1p(b.relu(b.graph.matmul(x, w))), (0,), keepdims=False)
 
 
-def test_a_slice_reads_what_it_takes():
-    b = Builder()
-    x = b.input(M, N)
-    p = b.plan(b.relu(b.graph.slice(x, [(0, M, 2), (N - 1, -1, -3)])))
-    assert moved(p["fused"]) == (4 * 4 * F32, 4 * 4 * F32)
+VECTOR, MATRIX = ("float32", "vector"), ("float32", "matrix")
+# Shapes of inputs, which are float32 or of a dtype that is named; results; bytes read and written in one kernel, and
+# apart; FLOPs. What is None is not looked at.
+MOVED = {
+    **{f"sizes of {dtype}": ([(M, N, dtype)], twice, (M * N * size, M * N * size), None, {(computed, "vector"): M * N})
+       for dtype, size, computed in (("float16", 2, "float32"), ("bfloat16", 2, "float32"), ("float64", 8, "float64"),
+                                     ("int32", 4, "int32"))},
+    "a comparison writes bytes": ([(M, N, "float16")] * 2, lambda b, x, y: b.greater(x, y), (2 * M * N * F16, M * N),
+                                  None, {VECTOR: M * N}),
+    "a mask": ([(M, N, "bool"), (M, N)], lambda b, m, x: b.where(m, x, 0.0), (M * N * (1 + F32), M * N * F32)),
+    "a cast computes nothing": ([(M, N)], lambda b, x: b.graph.cast(x, "float16"), (M * N * F32, M * N * F16), None,
+                                {}),
+    "constants and iota": ([(M, N)], iota_and_constant, (M * N * F32, M * N * F32)),
+    "an array read twice": ([(M, N)], lambda b, x: b.multiply(x, x), (M * N * F32, M * N * F32)),
+    "x + x.T": ([(N, N)], with_transpose, (N * N * F32, N * N * F32)),
+    "a part of x + x.T": ([(N, M)], lambda b, x: with_transpose(b, first_of(b, x, (2, 7, 1), (0, 5, 1))),
+                          (5 * 5 * F32, 5 * 5 * F32)),
+    "a slice": ([(M, N)], lambda b, x: b.relu(first_of(b, x, (0, M, 2), (N - 1, -1, -3))), (4 * 4 * F32, 4 * 4 * F32)),
+    "slices that overlap": ([(N,)], lambda b, x: difference(b, x, (1, N, 1), (0, N - 1, 1)), (N * F32, (N - 1) * F32)),
+    "slices apart": ([(N,)], lambda b, x: difference(b, x, (0, 3, 1), (5, 8, 1)), (6 * F32, 3 * F32)),
+    "x and x reversed": ([(2 * N,)], both_ways, (N * F32, N * F32)),
+    "broadcast arguments": ([(M, N), (N,), (M, 1)], lambda b, x, row, column: b.multiply(b.add(x, row), column),
+                            ((M * N + N + M) * F32, M * N * F32), ((M * N + N + M * N + M) * F32, 2 * M * N * F32),
+                            None),
+    "a broadcast result": ([(M, 1), (N,)], lambda b, x, y: b.add(x, y), ((M + N) * F32, M * N * F32)),
+    "several outputs": ([(M, N)], lambda b, x: (b.sin(x), b.cos(x)), (M * N * F32, 2 * M * N * F32),
+                        (2 * M * N * F32, 2 * M * N * F32), None),
+    "a value that is returned": ([(M, N)], lambda b, x: (y := b.relu(x), b.exp(y)), (M * N * F32, 2 * M * N * F32),
+                                 (2 * M * N * F32, 2 * M * N * F32), None),
+    "an output that is an input": ([(M, N)], lambda b, x: b.graph.transpose(x, [1, 0]), (0, 0), None, {}),
+    **{f"empty {shape}": ([shape], lambda b, x: b.relu(x), (0, 0), None, {}) for shape in ((0, N), (M, 0), (0,))},
+    "the sum of nothing": ([(M, 0)], lambda b, x: b.reduce("sum", x, keepdims=False), (0, M * F32)),
+    **{f"a sum over {axes}": ([(M, N)], lambda b, x, axes=axes: b.reduce("sum", x, axes), (M * N * F32, n * F32), None,
+                              {VECTOR: M * N}) for axes, n in (((-1,), M), ((0,), N), (None, 1), ((0, 1), 1))},
+    "a mean of half types": ([(M, N, "bfloat16")], lambda b, x: b.reduce("mean", x), (M * N * F16, M * F16), None,
+                             {VECTOR: M * N}),
+    "a sum of masks": ([(M, N, "bool")], lambda b, x: b.reduce("sum", x), (M * N, M * 8)),
+    "FLOPs by the op table": ([(M, N)] * 3, lambda b, x, y, z: b.logaddexp(b.clip(x, y, z), b.positive(x)), None, None,
+                              {VECTOR: (4 + 2 + 0) * M * N}),
+    "FLOPs by dtype": ([(M, N, "float16")], lambda b, x: b.sqrt(b.graph.cast(b.exp(x), "float64")), None, None,
+                       {VECTOR: M * N, ("float64", "vector"): M * N}),
+    "a product and its epilogue": (
+        [(M, K, "float16"), (K, N, "float16")], lambda b, x, w: b.relu(b.graph.matmul(x, w)),
+        ((M * K + K * N) * F16, M * N * F16), ((M * K + K * N + M * N) * F16, 2 * M * N * F16),
+        {("float16", "matrix"): 2 * M * N * K, VECTOR: M * N}),
+    "a product with leading axes": ([(3, M, K), (K, N)], lambda b, x, w: b.graph.matmul(x, w),
+                                    ((3 * M * K + K * N) * F32, 3 * M * N * F32), None, {MATRIX: 2 * 3 * M * N * K}),
+    "a product of vectors": ([(K,), (K,)], lambda b, x, y: b.graph.matmul(x, y), (2 * K * F32, F32), None,
+                             {MATRIX: 2 * K}),
+    "a convolution": ([(2, 6, 9, 8), (4, 3, 3, 2)], lambda b, x, w: b.graph.conv2d(x, w, padding=(1, 0), groups=2),
+                      ((2 * 6 * 9 * 8 + 4 * 3 * 3 * 2) * F32, 2 * 4 * 9 * 7 * F32), None,
+                      {MATRIX: 2 * (2 * 4 * 9 * 7) * 3 * 3 * 2}),
+    **{f"gathering of {rows} rows": ([(rows, N), (M, "int64")], lambda b, x, i: b.graph.take(x, i, 0),
+                                     (min(rows, M) * N * F32 + M * 8, M * N * F32)) for rows in (1000, 3)},
+    "maps after a maximum": ([(M, K), (K, N)], head, ((M * K + K * N) * F32, N * F32), None,
+                             {MATRIX: 2 * M * N * K, VECTOR: M * N + 2 * N}),
+    "log(relu(x + y))": ([(N * M,)] * 2, lambda b, x, y: b.log(b.relu(b.add(x, y))), (2 * N * M * F32, N * M * F32),
+                         (4 * N * M * F32, 3 * N * M * F32), None),
+}  # fmt: skip
 
 
-def test_slices_that_overlap_read_no_more_than_there_is():
-    b = Builder()
-    x = b.input(N)
-    p = b.plan(b.subtract(b.graph.slice(x, [(1, N, 1)]), b.graph.slice(x, [(0, N - 1, 1)])))
-    assert moved(p["fused"]) == (N * F32, (N - 1) * F32)
+def test_bytes_and_flops():
+    def check(inputs, build, fused, unfused=None, counts=None):
+        b = Builder()
+        shapes = [(s[:-1], s[-1]) if isinstance(s[-1], str) else (s, "float32") for s in inputs]
+        results = build(b, *(b.input(*shape, dtype=dtype) for shape, dtype in shapes))
+        p = b.plan(*(results if isinstance(results, tuple) else [results]))
+        assert fused in (None, moved(p["fused"]))
+        assert unfused in (None, moved(p["unfused"]))
+        assert counts in (None, flops(p["fused"]))
+        moves_nothing = fused == (0, 0)
+        assert (p["fused"]["launches"] == 0, p["fused"]["time_us"] == 0) == (moves_nothing, moves_nothing)
+        assert not moves_nothing or p["savings"].get("speedup_estimate", 0) == 0
 
-
-def test_slices_apart_add_up():
-    b = Builder()
-    x = b.input(N)
-    p = b.plan(b.subtract(b.graph.slice(x, [(0, 3, 1)]), b.graph.slice(x, [(5, 8, 1)])))
-    assert moved(p["fused"])[0] == 6 * F32
-
-
-def test_x_and_x_reversed_read_the_same_elements():
-    b = Builder()
-    part = b.graph.slice(b.input(2 * N), [(0, N, 1)])
-    p = b.plan(b.add(part, b.graph.slice(part, [(N - 1, -1, -1)])))
-    assert moved(p["fused"])[0] == N * F32
-
-
-def test_a_broadcast_argument_counts_its_own_elements():
-    b = Builder()
-    x, bias, column = b.input(M, N), b.input(N), b.input(M, 1)
-    p = b.plan(b.multiply(b.add(x, bias), column))
-    assert moved(p["fused"]) == ((M * N + N + M) * F32, M * N * F32)
-    assert moved(p["unfused"]) == ((M * N + N + M * N + M) * F32, 2 * M * N * F32)
-
-
-def test_a_broadcast_result_is_written_whole():
-    b = Builder()
-    p = b.plan(b.add(b.input(M, 1), b.input(N)))
-    assert moved(p["fused"]) == ((M + N) * F32, M * N * F32)
-
-
-def test_several_outputs_of_one_input():
-    b = Builder()
-    x = b.input(M, N)
-    p = b.plan(b.sin(x), b.cos(x))
-    assert moved(p["fused"]) == (M * N * F32, 2 * M * N * F32)
-    assert moved(p["unfused"]) == (2 * M * N * F32, 2 * M * N * F32)
-
-
-def test_an_intermediate_that_is_returned_is_written_but_not_read_again():
-    b = Builder()
-    y = b.relu(b.input(M, N))
-    p = b.plan(y, b.exp(y))
-    assert moved(p["fused"]) == (M * N * F32, 2 * M * N * F32)
-    assert moved(p["unfused"]) == (2 * M * N * F32, 2 * M * N * F32)
-    assert p["fused"]["peak_intermediate_bytes"] == p["unfused"]["peak_intermediate_bytes"] == 0
+    sweep(check, MOVED.values())
 
 
 def test_a_captured_array_counts_as_an_argument():
     b = Builder()
     c = b.graph.input("table", (N,), "float32", captured=True)
     assert moved(b.plan(b.add(b.input(M, N), c))["fused"])[0] == (M * N + N) * F32
-
-
-@pytest.mark.parametrize("shape", [(0, N), (M, 0), (0,)])
-def test_empty_arrays_launch_nothing(shape):
-    b = Builder()
-    p = b.plan(b.relu(b.input(*shape)))
-    assert moved(p["fused"]) == (0, 0)
-    assert (p["fused"]["launches"], p["fused"]["time_us"]) == (0, 0)
-    assert p["savings"]["speedup_estimate"] == 0
-
-
-def test_the_sum_of_nothing_is_written():
-    b = Builder()
-    p = b.plan(b.reduce("sum", b.input(M, 0), keepdims=False))
-    assert moved(p["fused"]) == (0, M * F32)
-    assert p["fused"]["launches"] == 1
-
-
-def test_an_output_that_is_an_input_moves_nothing():
-    b = Builder()
-    x = b.input(M, N)
-    p = b.plan(b.graph.transpose(x, [1, 0]))
-    assert (p["groups"], moved(p["fused"]), p["fused"]["launches"]) == ([], (0, 0), 0)
-
-
-# ---- reductions, products, gathering
-
-
-@pytest.mark.parametrize(("axes", "result"), [((-1,), M), ((0,), N), (None, 1), ((0, 1), 1)])
-def test_a_reduction_reads_all_and_writes_its_results(axes, result):
-    b = Builder()
-    p = b.plan(b.reduce("sum", b.input(M, N), axes))
-    assert moved(p["fused"]) == (M * N * F32, result * F32)
-    assert flops(p["fused"]) == {("float32", "vector"): M * N}
-
-
-def test_reductions_of_half_types_and_of_masks():
-    b = Builder()
-    p = b.plan(b.reduce("mean", b.input(M, N, dtype="bfloat16")))
-    assert moved(p["fused"]) == (M * N * F16, M * F16)
-    assert flops(p["fused"]) == {("float32", "vector"): M * N}
-    b = Builder()
-    p = b.plan(b.reduce("sum", b.input(M, N, dtype="bool")))
-    assert moved(p["fused"]) == (M * N, M * 8)
-
-
-def test_flops_by_the_op_table():
-    b = Builder()
-    x, y, z = b.input(M, N), b.input(M, N), b.input(M, N)
-    p = b.plan(b.logaddexp(b.clip(x, y, z), b.positive(x)))
-    assert flops(p["fused"]) == {("float32", "vector"): (4 + 2 + 0) * M * N}
-
-
-def test_flops_are_kept_apart_by_dtype():
-    b = Builder()
-    x = b.input(M, N, dtype="float16")
-    y = b.graph.cast(b.exp(x), "float64")
-    p = b.plan(b.sqrt(y))
-    assert flops(p["fused"]) == {("float32", "vector"): M * N, ("float64", "vector"): M * N}
-
-
-def test_a_matrix_product_and_its_epilogue():
-    b = Builder()
-    p = b.plan(b.relu(b.graph.matmul(b.input(M, K, dtype="float16"), b.input(K, N, dtype="float16"))))
-    assert moved(p["fused"]) == ((M * K + K * N) * F16, M * N * F16)
-    assert moved(p["unfused"]) == ((M * K + K * N + M * N) * F16, 2 * M * N * F16)
-    assert flops(p["fused"]) == {("float16", "matrix"): 2 * M * N * K, ("float32", "vector"): M * N}
-
-
-def test_products_with_leading_axes_and_of_vectors():
-    b = Builder()
-    p = b.plan(b.graph.matmul(b.input(3, M, K), b.input(K, N)))
-    assert moved(p["fused"]) == ((3 * M * K + K * N) * F32, 3 * M * N * F32)
-    assert flops(p["fused"]) == {("float32", "matrix"): 2 * 3 * M * N * K}
-    b = Builder()
-    p = b.plan(b.graph.matmul(b.input(K), b.input(K)))
-    assert (moved(p["fused"]), flops(p["fused"])) == ((2 * K * F32, F32), {("float32", "matrix"): 2 * K})
-
-
-def test_a_convolution():
-    b = Builder()
-    p = b.plan(b.graph.conv2d(b.input(2, 6, 9, 8), b.input(4, 3, 3, 2), padding=(1, 0), groups=2))
-    out = 2 * 4 * 9 * 7
-    assert moved(p["fused"]) == ((2 * 6 * 9 * 8 + 4 * 3 * 3 * 2) * F32, out * F32)
-    assert flops(p["fused"]) == {("float32", "matrix"): 2 * out * 3 * 3 * 2}
-
-
-def test_gathering_reads_no_more_than_it_returns():
-    b = Builder()
-    p = b.plan(b.graph.take(b.input(1000, N), b.input(M, dtype="int64"), 0))
-    assert moved(p["fused"]) == (M * N * F32 + M * 8, M * N * F32)
-    b = Builder()
-    p = b.plan(b.graph.take(b.input(3, N), b.input(M, dtype="int64"), 0))
-    assert moved(p["fused"])[0] == 3 * N * F32 + M * 8
-
-
-def test_maps_after_a_maximum_run_once_per_result():
-    b = Builder()
-    product = b.graph.matmul(b.input(M, K), b.input(K, N))
-    p = b.plan(b.reduce("max", b.log1p(b.relu(product)), (0,), keepdims=False))
-    assert moved(p["fused"]) == ((M * K + K * N) * F32, N * F32)
-    assert flops(p["fused"])["float32", "vector"] == M * N + 2 * N
 
 
 # ---- the known chains
@@ -338,14 +226,6 @@ def test_multiply_add_relu_moves_28_bytes_an_element_apart_and_12_fused():
         "savings_pct": 57.14,
         "speedup_estimate": 2.33,
     }
-
-
-def test_log_relu_add_is_seven_transfers_apart_and_three_fused():
-    b = Builder()
-    n = N * M
-    p = b.plan(b.log(b.relu(b.add(b.input(n), b.input(n)))))
-    assert sum(moved(p["unfused"])) == 7 * n * F32
-    assert sum(moved(p["fused"])) == 3 * n * F32
 
 
 def test_relu_layernorm_is_eight_passes_apart_and_two_fused():
@@ -388,13 +268,10 @@ def long_rows(cols, **kinds):
     return b.plan(relu_layernorm(b, b.input(M, cols), **{k: b.input(cols) for k in kinds}))
 
 
-def test_rows_on_chip_are_read_once():
+def test_rows_on_chip_are_read_once_and_longer_ones_once_per_sweep():
     p = long_rows(500, weight=1)  # 2000 bytes, as much as there is
     assert p["groups"][0]["row_on_chip"]
     assert moved(p["fused"], "issued") == moved(p["fused"]) == ((M * 500 + 500) * F32, M * 500 * F32)
-
-
-def test_longer_rows_are_read_once_per_sweep_and_parameters_once():
     p = long_rows(501, weight=1, bias=1)
     (group,) = p["groups"]
     assert (group["row_on_chip"], group["passes"]) == (False, 2)

@@ -47,26 +47,33 @@ def executors(f, *arrays):
     return [g.executor for g in f.plan(*arrays).groups]
 
 
-def content(folder):
-    return json.loads((folder / _times.FILE).read_text())
-
-
 def change(folder, edit):
-    """The file as `edit` makes it of each kernel's record."""
-    plain = content(folder)
+    """The file as `edit` makes it of the kernels of each device."""
+    plain = json.loads((folder / _times.FILE).read_text())
     for kernels in plain["devices"].values():
-        for record in kernels.values():
-            edit(record)
+        edit(kernels)
     (folder / _times.FILE).write_text(json.dumps(plain))
+    return plain["devices"]
 
 
 def pretend(folder, **us):
     """That executors took so long."""
 
-    def edit(record):
-        record["times_us"] = {name: us.get(name, 1.0) for name in record["times_us"]}
+    def edit(kernels):
+        for record in kernels.values():
+            record["times_us"] = {name: us.get(name, 1.0) for name in record["times_us"]}
 
     change(folder, edit)
+
+
+@pytest.fixture
+def slow_products(folder, arrays):
+    """A product and what follows it were measured, and are said to take long in one kernel."""
+    kf.tune(gelu_of_product, *arrays)
+    pretend(folder, cpu_products=1e6)
+
+
+TWO, ONE = ["array_library", "cpu"], ["cpu_products"]
 
 
 def test_what_is_measured_and_kept(folder, arrays):
@@ -84,7 +91,7 @@ def test_what_is_measured_and_kept(folder, arrays):
         assert all(us > 0 for us in (*k.measured_us.values(), *k.predicted_us.values()))
     assert steps[-1] == (1.0, "done")
     assert tuned.path == str(folder / _times.FILE)
-    (kernels,) = content(folder)["devices"].values()
+    (kernels,) = change(folder, lambda kernels: None).values()
     assert {r["label"]: r["times_us"] for r in kernels.values()} == {k.label: k.measured_us for k in tuned.kernels}
     for record in kernels.values():
         assert record["versions"]["kfusion"] == kf.__version__
@@ -94,28 +101,19 @@ def test_what_is_measured_and_kept(folder, arrays):
     assert json.dumps(tuned.to_dict())
 
 
-def test_nothing_to_choose(folder, arrays):
-    tuned = kf.tune(kf.relu, arrays[0])
-    assert tuned.kernels == ()
-    assert not (folder / _times.FILE).exists()
-    assert "Nothing to choose" in str(tuned)
-
-
-@pytest.mark.parametrize(
-    ("slow", "chosen"), [("cpu_products", ["array_library", "cpu"]), ("array_library", ["cpu_products"])]
-)
-def test_plans_choose_by_what_was_measured(folder, arrays, slow, chosen):
+def test_plans_choose_by_what_was_measured(folder, arrays):
     f = kf.fuse(gelu_of_product)
     before = f(*arrays)
     kf.tune(f, *arrays)
-    pretend(folder, **{slow: 1e6})
-    plan = kf.fuse(gelu_of_product).plan(*arrays)
-    assert [g.executor for g in plan.groups] == chosen
-    assert all(g.measured for g in plan.groups)
-    assert plan.fused.time_us == len(chosen)
-    assert all(g.predicted_us > 1 for g in plan.groups)
-    assert "was measured; predicted" in " ".join(str(plan).split())
-    np.testing.assert_allclose(f(*arrays), before, rtol=1e-5, atol=1e-5)
+    for slow, chosen in (("cpu_products", TWO), ("array_library", ONE)):
+        pretend(folder, **{slow: 1e6})
+        plan = kf.fuse(gelu_of_product).plan(*arrays)
+        assert [g.executor for g in plan.groups] == chosen
+        assert all(g.measured for g in plan.groups)
+        assert plan.fused.time_us == len(chosen)
+        assert all(g.predicted_us > 1 for g in plan.groups)
+        assert "was measured; predicted" in " ".join(str(plan).split())
+        np.testing.assert_allclose(f(*arrays), before, rtol=1e-5, atol=1e-5)
 
 
 def test_functions_plan_again(folder, arrays):
@@ -145,41 +143,36 @@ def test_a_folder_that_makes_no_sense(arrays, monkeypatch):
         kf.tune(gelu_of_product, *arrays)
 
 
-def test_other_shapes_are_as_before(folder, arrays):
+def test_what_is_as_before(folder, arrays, slow_products):
+    """Other shapes, dtypes and devices; another function with the same kernels is not."""
     x, w = arrays
     f = kf.fuse(gelu_of_product)
-    before = executors(f, x[:90], w)
-    kf.tune(f, *arrays)
-    pretend(folder, cpu_products=1e6)
-    assert executors(f, *arrays) != before
-    assert executors(f, x[:90], w) == before
+    assert executors(f, *arrays) == TWO
+    assert executors(kf.fuse(lambda a, b: kf.gelu(a @ b)), *arrays) == TWO
+    assert executors(f, x[:90], w) == ONE
     assert not any(g.measured for g in f.plan(x[:90], w).groups)
-    assert executors(f, x.astype(np.float64), w.astype(np.float64)) == before
-
-
-def test_another_function_with_the_same_kernels(folder, arrays):
-    kf.tune(gelu_of_product, *arrays)
-    pretend(folder, cpu_products=1e6)
-    assert executors(kf.fuse(lambda a, b: kf.gelu(a @ b)), *arrays) == ["array_library", "cpu"]
-
-
-def test_another_device_is_as_before(folder, arrays):
-    kf.tune(gelu_of_product, *arrays)
-    pretend(folder, cpu_products=1e6)
-    assert executors(kf.fuse(gelu_of_product), *arrays) == ["array_library", "cpu"]
+    assert executors(f, x.astype(np.float64), w.astype(np.float64)) == ONE
     plan = kf.plan(gelu_of_product, *arrays, device="EPYC-9654", executors="available")
-    assert [g.executor for g in plan.groups] == ["cpu_products"]
+    assert [g.executor for g in plan.groups] == ONE
 
 
-def test_partly_known_plans_are_compared_as_predicted(folder, arrays):
-    kf.tune(gelu_of_product, *arrays)
-    plain = content(folder)
-    for kernels in plain["devices"].values():
+def test_times_that_do_not_count(folder, arrays, slow_products):
+    """Those of other versions; and plans that are partly known are compared as predicted."""
+
+    def forget(kernels):
         for key in [k for k, r in kernels.items() if r["label"] == "gelu"]:
             del kernels[key]
-    (folder / _times.FILE).write_text(json.dumps(plain))
-    pretend(folder, cpu_products=1e6)
-    assert executors(kf.fuse(gelu_of_product), *arrays) == ["cpu_products"]
+
+    def of_another_version(kernels):
+        for record in kernels.values():
+            record["versions"].update(numpy="1.0")
+
+    for edit in (forget, of_another_version):
+        kf.tune(gelu_of_product, *arrays)
+        pretend(folder, cpu_products=1e6)
+        assert executors(kf.fuse(gelu_of_product), *arrays) == TWO
+        change(folder, edit)
+        assert executors(kf.fuse(gelu_of_product), *arrays) == ONE
 
 
 def test_half_types(folder, rng):
@@ -193,6 +186,8 @@ def test_half_types(folder, rng):
 
 
 def test_layouts_and_indices(folder, rng):
+    assert kf.tune(kf.relu, rng.standard_normal((96, 64))).kernels == ()
+    assert not (folder / _times.FILE).exists()
     x = rng.standard_normal((64, 200)).astype(np.float32)[:, ::2]
     w, t = rng.standard_normal((300, 100)).astype(np.float32).T[::-1], rng.integers(0, 300, 64)
     tuned = kf.tune(lambda x, w, t: kf.tanh(x @ w) * (kf.take(x, t, axis=0) @ w), x, w, t // 5)
@@ -209,13 +204,11 @@ def test_what_cannot_be_measured_is_said(folder, rng):
     assert "cpu_products could not be measured" in str(tuned)
 
 
-def test_off(folder, arrays, monkeypatch):
-    kf.tune(gelu_of_product, *arrays)
-    pretend(folder, cpu_products=1e6)
+def test_off(folder, arrays, slow_products, monkeypatch):
     before = (folder / _times.FILE).read_bytes()
     monkeypatch.setenv("KFUSION_TUNE", "off")
     f = kf.fuse(gelu_of_product)
-    assert executors(f, *arrays) == ["cpu_products"]
+    assert executors(f, *arrays) == ONE
     tuned = kf.tune(f, *arrays)
     assert tuned.path == ""
     assert "Kept nowhere" in str(tuned)
@@ -236,36 +229,29 @@ print(*(g.executor for g in f.plan(x, w).groups), f.plan(x, w).fused.time_us)
 """
 
 
-def test_a_second_process_uses_it(folder, arrays):
-    kf.tune(gelu_of_product, *arrays)
-    pretend(folder, cpu_products=1e6)
+def test_a_second_process_uses_it(slow_products):
     said = subprocess.run([sys.executable, "-c", SECOND], check=True, capture_output=True, text=True)
-    assert said.stdout.split() == ["array_library", "cpu", "2.0"]
+    assert said.stdout.split() == [*TWO, "2.0"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "{}", '{"schema": 2, "devices": {}}', '{"schema": 1}', '{"schema": 1, "devices": [1]}',
-     '{"schema": 1, "devices": {"d": {"k": {"versions": {}, "times_us": {"cpu": "soon"}}}}}',
-     '{"schema": 1, "devices": {"d": {"k": {"versions": {}, "times_us": {"cpu": -1}}}}}', "\x00\xff"],
+DAMAGED = (
+    "", "{", "[]", "{}", '{"schema": 2, "devices": {}}', '{"schema": 1}', '{"schema": 1, "devices": [1]}', "\x00\xff",
+    '{"schema": 1, "devices": {"d": {"k": {"versions": {}, "times_us": {"cpu": "soon"}}}}}',
+    '{"schema": 1, "devices": {"d": {"k": {"versions": {}, "times_us": {"cpu": -1}}}}}',
 )  # fmt: skip
-def test_a_damaged_file_is_ignored(folder, arrays, text):
+
+
+def test_a_damaged_file_is_ignored(folder, arrays):
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / _times.FILE).write_bytes(text.encode("latin-1"))
-    f = kf.fuse(gelu_of_product)
-    with pytest.warns(RuntimeWarning, match=r"times.json is ignored"):
-        f(*arrays)
-    assert executors(f, *arrays) == ["cpu_products"]
+    for text in DAMAGED:
+        f = kf.fuse(gelu_of_product)  # which looks at the file for its first plan
+        (folder / _times.FILE).write_bytes(text.encode("latin-1"))
+        with pytest.warns(RuntimeWarning, match=r"times.json is ignored"):
+            f(*arrays)
+        assert executors(f, *arrays) == ONE
     with pytest.warns(RuntimeWarning, match="is ignored"):  # and replaced
         kf.tune(f, *arrays)
-    assert content(folder)["devices"]
-
-
-def test_times_of_other_versions_do_not_count(folder, arrays):
-    kf.tune(gelu_of_product, *arrays)
-    pretend(folder, cpu_products=1e6)
-    change(folder, lambda record: record["versions"].update(numpy="1.0"))
-    assert executors(kf.fuse(gelu_of_product), *arrays) == ["cpu_products"]
+    assert change(folder, lambda kernels: None)
 
 
 def _write(number):
@@ -279,13 +265,12 @@ def test_concurrent_writers(folder):
     """Lose nothing of each other, and nobody sees half a file."""
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         pool.map(_write, range(3))
-    kernels = content(folder)["devices"][DEVICE]
+    kernels = change(folder, lambda kernels: None)[DEVICE]
     assert len(kernels) == 24
     assert [p.name for p in folder.iterdir() if p.name.startswith(".")] == []
 
 
-def test_interrupted(folder, arrays, monkeypatch):
-    kf.tune(gelu_of_product, *arrays)
+def test_interrupted(folder, arrays, slow_products):
     before = (folder / _times.FILE).read_bytes()
 
     def stop(fraction, what):
@@ -306,43 +291,3 @@ def test_results_are_the_same(folder, rng):
         pretend(folder, **{slow: 1e6})
         for got, want in zip(f(x, w, b), before, strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_methods_and_modules(folder, arrays):
-    class Layer:
-        def __init__(self, w):
-            self.w = w
-
-        @kf.fuse
-        def apply(self, x):
-            return kf.gelu(x @ self.w)
-
-    x, w = arrays
-    assert {k.label for k in kf.tune(Layer(w).apply, x).kernels} == {"matmul+gelu", "matmul", "gelu"}
-    torch = pytest.importorskip("torch")
-    net = torch.nn.Sequential(torch.nn.Linear(64, 160), torch.nn.ReLU())
-    with torch.no_grad():
-        assert kf.tune(net, torch.randn(96, 64)).kernels
-        assert kf.tune(kf.fuse(net), torch.randn(96, 64)).kernels
-
-
-@pytest.mark.slow
-def test_command(folder, tmp_path):
-    (tmp_path / "mine.py").write_text("import kfusion as kf\ndef f(x, w):\n    return kf.gelu(x @ w)\n")
-    command = [
-        sys.executable,
-        "-m",
-        "kfusion",
-        "tune",
-        f"{tmp_path}/mine.py:f",
-        "--shape",
-        "96x64",
-        "--shape",
-        "64x160",
-    ]
-    said = subprocess.run([*command, "--json"], check=True, capture_output=True, text=True)
-    assert {k["label"] for k in json.loads(said.stdout)["kernels"]} == {"matmul+gelu", "matmul", "gelu"}
-    assert "100%" in said.stderr or "done" in said.stderr
-    said = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert "cpu_products" in said.stdout

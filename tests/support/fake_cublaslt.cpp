@@ -1,5 +1,5 @@
 // cuBLASLt without a GPU, for float16 on the host: what its documentation says of layouts, epilogues and sizes of
-// attributes. Built into one library with cuda/host/cublaslt.cpp and fake_cuda.cpp; test_cublaslt_host.py calls it.
+// attributes. Built into one library with cuda/host/cublaslt.cpp and fake_cuda.cpp; test_cuda_host.py calls it.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 

@@ -1,5 +1,5 @@
 // cuDNN without a GPU, as far as cuda/host/cudnn.cpp asks it for kernels: it fails where a test says so, and knows who
-// uses its handles. Built into one library with that file and fake_cuda.cpp; test_cudnn_host.py calls it.
+// uses its handles. Built into one library with that file and fake_cuda.cpp; test_cuda_host.py calls it.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
