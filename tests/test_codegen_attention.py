@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import subprocess
 from pathlib import Path
 
 import ml_dtypes
@@ -13,7 +12,7 @@ import pytest
 
 import kernel_loops
 import kfusion as kf
-from host_cuda import FLAGS, HAVE_COMPILER, REPLACED
+from host_cuda import HAVE_COMPILER, compiled
 from kfusion import _core
 from test_attention_axes import COINCIDING, along
 from test_codegen_products import piece
@@ -63,12 +62,7 @@ class Kernels:
         self.library = self.compile(folder)
 
     def compile(self, folder: Path):
-        (folder / "device").mkdir()
         headers = _core.cuda_headers()
-        for name, text in headers.items():
-            for old, new in REPLACED.items():
-                text = text.replace(old, new)
-            (folder / name).write_text(text)
         attention = headers["device/attention.cuh"]
         parts = [
             '#include "host_cuda.hpp"\n#include "device/contract_memory.cuh"\n#include "device/quick.cuh"',
@@ -90,12 +84,7 @@ class Kernels:
                 f'extern "C" void run{i}(const void* p, const float* product, float* scores, const int* n) {{',
                 f"host::score<{struct}>(p, product, scores, {{n[0], n[1], 1}}, n[2], n[3]); }}",
             ]
-        (folder / "kernels.cpp").write_text("\n".join(parts))
-        support = Path(__file__).parent / "support"
-        command = ["g++", *FLAGS, f"-I{folder}", f"-I{support}", "-o", "kernels.so", "kernels.cpp"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
-        assert done.returncode == 0, done.stderr[:4000]
-        return ctypes.CDLL(str(folder / "kernels.so"))
+        return compiled(folder, *parts)
 
     def scores(self, i: int, product: np.ndarray, arguments: dict[str, np.ndarray]) -> np.ndarray:
         """The scores of the product's elements in float32; other kernels run in NumPy."""

@@ -46,6 +46,20 @@ REPLACED = {
 }
 
 
+def compiled(folder: Path, *parts: str) -> Any:
+    """The library that g++ makes of a text, which may include the device headers as a host has them."""
+    (folder / "device").mkdir(exist_ok=True)
+    for name, text in _core.cuda_headers().items():
+        for old, new in REPLACED.items():
+            text = text.replace(old, new)
+        (folder / name).write_text(text)
+    (folder / "kernels.cpp").write_text("\n".join(parts))
+    command = ["g++", *FLAGS, f"-I{folder}", f"-I{Path(__file__).parent}", "-o", "kernels.so", "kernels.cpp"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stderr[:4000]
+    return ctypes.CDLL(str(folder / "kernels.so"))
+
+
 class HostKernels:
     """The kernels of some graphs, each text once, compiled into one library in `folder`. `options`: of cuda_kernels(),
     and the device that they are planned for."""
@@ -66,22 +80,13 @@ class HostKernels:
         return kernel_loops.run(self.lowered[i], inputs, compute=lambda k, memory: self._run(*next(pairs), k, memory))
 
     def _compile(self, folder: Path, texts: list[tuple[str, str]]) -> Any:
-        (folder / "device").mkdir(exist_ok=True)
-        for name, text in _core.cuda_headers().items():
-            for old, new in REPLACED.items():
-                text = text.replace(old, new)
-            (folder / name).write_text(text)
         parts = ['#include "host_cuda.hpp"', '#include "device/pointwise.cuh"', '#include "device/tiles.cuh"']
         for i, (source, entry) in enumerate(texts):
             own = source.replace(f"{entry}(const", f"run_{i}(const")
             own = own.replace(f"namespace {NAMESPACE} {{", f"namespace {NAMESPACE} {{ namespace k{i} {{")
             parts += [own.replace(f"}}  // namespace {NAMESPACE}", "}}")]
             parts += [f"KF_HOST_ENTRY(host_{i}, {NAMESPACE}::k{i}::run_{i}, {NAMESPACE}::k{i}::Parameters)"]
-        (folder / "kernels.cpp").write_text("\n".join(parts))
-        command = ["g++", *FLAGS, f"-I{folder}", f"-I{Path(__file__).parent}", "-o", "kernels.so", "kernels.cpp"]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
-        assert done.returncode == 0, done.stderr[:4000]
-        return ctypes.CDLL(str(folder / "kernels.so"))
+        return compiled(folder, *parts)
 
     @staticmethod
     def _run(function: Any, kernel: Any, lowered: dict[str, Any], memory: dict[int, kernel_loops.Memory]) -> None:
