@@ -15,6 +15,7 @@ import pytest
 import kfusion as kf
 from graph_strategies import cases
 from replay import replay
+from sweeps import refusals, sweep
 
 dask = pytest.importorskip("dask")
 da = pytest.importorskip("dask.array")
@@ -70,193 +71,136 @@ def check(f: Any, *arrays: Any, tolerance: float = 1e-5) -> None:
             assert last.compute(scheduler="synchronous").shape == last.shape
 
 
-@pytest.mark.parametrize("chunks", CHUNKS)
-@pytest.mark.parametrize("f", [kf.softmax, kf.layernorm, statistics, truths, standardized, of_extents])
-def test_functions_of_one_array(f, chunks):
-    check(f, da.from_array(X, chunks=chunks))
+def test_functions_in_any_chunks(some):
+    of_one = (kf.softmax, kf.layernorm, statistics, truths, standardized, of_extents)
+    sweep(check, some([(f, da.from_array(X, chunks=chunks)) for f in of_one for chunks in CHUNKS], 12))
+    x, small = [da.from_array(X, chunks=chunks) for chunks in CHUNKS], np.arange(16.0).reshape(4, 4)
+    for b, w in ((B, W), (da.from_array(B, chunks=4), da.from_array(W, chunks=(5, 3)))):
+        sweep(check, some([row for a in x for row in ((bias_relu, a, b), (linear, a, w))], 4))
+    check(lambda x: x * B, da.from_array(X, chunks=(4, 3)))  # arrays that the function names
+    for f in (lambda x: x + x.T, lambda x: x @ x, lambda x: x.sum(1) + x):  # along one of two axes that are the same
+        for chunks in ((1, 4), (4, 1), (2, 2)):
+            x = da.from_array(small, chunks=chunks)
+            says = r"axis \d of x is in \d chunks, but axes 0 and 1 of x both run along it: pass"
+            with pytest.raises(ValueError, match=says):
+                kf.fuse(f)(x)
+        check(f, x.rechunk(-1))
+
+    def without_elements(extents, some, others):
+        y, z = da.ones((extents, 4), chunks=(some, 4)), da.ones((sum(others), 4), chunks=(others, 4))
+        check(lambda y, z: y - 2 * z, y, z)
+
+    one = [(1, (1, 0), (1,)), (1, (0, 1), (1, 0)), (1, (1, 0), (2, 1))]
+    sweep(without_elements, [*one, (0, (0, 0), (0,)), (0, (0, 0), (1,)), (3, (3, 0), (1, 2))])
 
 
-@pytest.mark.parametrize("chunks", CHUNKS)
-def test_operands_with_other_chunks(chunks):
-    x = da.from_array(X, chunks=chunks)
-    check(bias_relu, x, B)
-    check(bias_relu, x, da.from_array(B, chunks=4))
-    check(linear, x, W)
-    check(linear, x, da.from_array(W, chunks=(5, 3)))
-
-
-def test_half_sums_are_wide():
-    """300 values of 300 are beyond float16 in a block, not in the mean."""
+def test_numbers():
+    """300 values of 300 are beyond float16 in a block, not in the mean; variances far from zero; NaN and infinities."""
     x = np.full((300, 2), 300, "float16")
     got = kf.fuse(lambda x: (x.mean(0), x.var(0)))(da.from_array(x, chunks=(100, 2)))
     assert [v.compute().tolist() for v in got] == [[300, 300], [0, 0]]
-
-
-def test_variance_far_from_zero():
     x = (1e6 + np.arange(1000.0)).reshape(-1, 1)
     got = kf.fuse(lambda x: x.var(axis=0))(da.from_array(x, chunks=(7, 1))).compute()
     np.testing.assert_allclose(got, x.var(axis=0), rtol=1e-12)
-
-
-def test_nan_and_infinities():
     x = X.copy()
     x[2, 1], x[3, 2], x[9, 3] = np.nan, np.inf, -np.inf
     with np.errstate(invalid="ignore"):
         check(lambda x: (x.max(0), x.sum(0), x.mean(), np.isnan(x).any(0)), da.from_array(x, chunks=(3, 4)))
 
-
-def test_arrays_that_the_function_names():
-    check(lambda x: x * B, da.from_array(X, chunks=(4, 3)))
-
-
-def test_gradients():
-    """By an array in memory: sums over the rows of all blocks."""
-
     def loss(w: Any, x: Any) -> Any:
         return (kf.relu(x @ w) ** 2).mean()
 
-    wanted = kf.value_and_grad(loss)(W, X)
+    wanted = kf.value_and_grad(loss)(W, X)  # gradients by an array in memory: sums over the rows of all blocks
     for got, want in zip(kf.value_and_grad(loss)(W, da.from_array(X, chunks=(4, 6))), wanted, strict=True):
         np.testing.assert_allclose(got.compute(), want, rtol=1e-4, atol=1e-6)
 
 
-def test_methods_and_containers():
-    class Scaled:
-        scale = 3.0
+class Scaled:
+    scale = 3.0
 
-        @kf.fuse
-        def both(self, xs: Any, *, flag: bool) -> Any:
-            return [x * self.scale for x in xs] if flag else xs
+    @kf.fuse
+    def both(self, xs: Any, *, flag: bool) -> Any:
+        return [x * self.scale for x in xs] if flag else xs
 
-    x = da.from_array(X, chunks=4)
+
+def test_calls():
+    x = da.from_array(X, chunks=(4, 3))
     for got in Scaled().both([x, x], flag=True):
         np.testing.assert_allclose(got.compute(), X * 3)
-
-
-def test_unfused_and_plans():
-    x = da.from_array(X, chunks=(4, 3))
     fused = kf.fuse(standardized)
     np.testing.assert_allclose(fused.unfused(x).compute(), standardized(X), rtol=1e-4, atol=1e-5)
     assert fused.plan(x).groups == fused.plan(X).groups  # of the whole array
 
-
-def test_nothing_is_computed():
     def fails(block: Any) -> Any:
         raise AssertionError("computed")
 
-    x = da.ones((8, 4), chunks=(2, 4)).map_blocks(fails, dtype="float64", meta=np.empty((0, 0)))
-    y = kf.fuse(standardized)(x)
-    assert y.chunks == ((2, 2, 2, 2), (4,))
-
-
-def test_names_of_tasks():
     x = da.ones((8, 4), chunks=(2, 4))
-    y = kf.fuse(standardized)(x)
-    assert y.name.startswith("kfusion-standardized-")
+    assert fused(x.map_blocks(fails, dtype="float64", meta=np.empty((0, 0)))).chunks == ((2, 2, 2, 2), (4,))
+    y = fused(x)
     names = {str(key[0] if isinstance(key, tuple) else key).rpartition("-")[0] for key in dict(y.dask)}
     assert {"kfusion-standardized-moments", "kfusion-standardized-mean"} <= names
+    assert y.name.startswith("kfusion-standardized-")
     assert y.name == kf.fuse(standardized)(x).name  # the same call, the same keys
     assert y.name != kf.fuse(standardized)(x + 1).name
 
 
-@pytest.mark.parametrize(
-    ("f", "g"),
-    [
-        (lambda x: x.sum(0), lambda x: x.sum(1)),
-        (lambda x: x.sum(0), lambda x: x.sum(0, keepdims=True)),
-        (lambda x: x[:2], lambda x: x[2:]),
-        (lambda x: x[:2], lambda x: x[::2]),
-        (lambda x: np.concatenate([x, -x], 0), lambda x: np.concatenate([x, -x], 1)),
-        (lambda x: x * 2.0, lambda x: x * 2.5),
-        (lambda x: x + np.arange(4.0), lambda x: x + np.arange(4.0)[::-1]),
-    ],
-)
-def test_different_calls_have_different_keys(f, g):
+def test_different_calls_have_different_keys():
     """Dask computes one of equal keys, and takes it for the other."""
     x = np.arange(16.0).reshape(4, 4)
     lazy = da.from_array(x, chunks=(4, 4))
-    some = [kf.fuse(h)(lazy) for h in (f, g)]
-    assert some[0].name != some[1].name
-    for got, h in zip(dask.compute(*some, scheduler="synchronous"), (f, g), strict=True):
-        np.testing.assert_array_equal(got, h(x))
+
+    def check_keys(f, g):
+        some = [kf.fuse(h)(lazy) for h in (f, g)]
+        assert some[0].name != some[1].name
+        for got, h in zip(dask.compute(*some, scheduler="synchronous"), (f, g), strict=True):
+            np.testing.assert_array_equal(got, h(x))
+
+    pairs = [
+        (lambda x: x.sum(0), lambda x: x.sum(1)), (lambda x: x.sum(0), lambda x: x.sum(0, keepdims=True)),
+        (lambda x: x[:2], lambda x: x[2:]), (lambda x: x[:2], lambda x: x[::2]),
+        (lambda x: np.concatenate([x, -x], 0), lambda x: np.concatenate([x, -x], 1)),
+        (lambda x: x * 2.0, lambda x: x * 2.5), (lambda x: x + np.arange(4.0), lambda x: x + np.arange(4.0)[::-1]),
+    ]  # fmt: skip
+    sweep(check_keys, pairs)
 
 
-@pytest.mark.parametrize("chunks", [(1, 4), (4, 1), (2, 2)])
-@pytest.mark.parametrize("f", [lambda x: x + x.T, lambda x: x @ x, lambda x: x.sum(1) + x])
-def test_chunks_along_one_of_two_axes_that_are_the_same(f, chunks):
-    x = da.from_array(np.arange(16.0).reshape(4, 4), chunks=chunks)
-    with pytest.raises(
-        ValueError, match=r"axis \d of x is in \d chunks, but axes 0 and 1 of x both run along it: pass"
-    ):
-        kf.fuse(f)(x)
-    check(f, x.rechunk(-1))
-
-
-@pytest.mark.parametrize(
-    ("extents", "some", "others"),
-    [
-        (1, (1, 0), (1,)),
-        (1, (0, 1), (1, 0)),
-        (1, (1, 0), (2, 1)),
-        (0, (0, 0), (0,)),
-        (0, (0, 0), (1,)),
-        (3, (3, 0), (1, 2)),
-    ],
-)
-def test_chunks_without_elements(extents, some, others):
-    y, z = da.ones((extents, 4), chunks=(some, 4)), da.ones((sum(others), 4), chunks=(others, 4))
-    check(lambda y, z: y - 2 * z, y, z)
-
-
-@pytest.mark.parametrize(
-    ("f", "axis", "why"),
-    [
-        (lambda x: x[1:], 0, "slice"),
-        (lambda x: x @ x.T, 0, "both run along it"),
-        (lambda x: np.sort(x, axis=1), 1, "numpy.sort"),
-        (lambda x: x.reshape(22, 3), 0, "reshape"),
-        (lambda x: np.argmax(x, axis=1), 1, "iota"),
-    ],
-)
-def test_what_needs_a_whole_axis_is_refused(f, axis, why):
-    fused = kf.fuse(f)
-    x = da.from_array(X, chunks=(4, 3))
-    with pytest.raises(ValueError, match=rf"axis \d of x is in \d chunks, but .*{why}.*: pass x.rechunk\({{\d: -1}}\)"):
-        fused(x)
-    whole = da.from_array(X, chunks=(4, 6) if axis == 1 else (11, 3))
-    if why in ("slice", "iota"):
-        np.testing.assert_array_equal(fused(whole).compute(), f(X))
-
-
-def test_calls_of_the_library_are_refused():
-    """A graph for other processes holds no functions."""
-    with pytest.raises(TypeError, match=r"numpy\.sort \(test_dask.* is a call of the array library, which such arrays"):
-        kf.fuse(lambda x: np.sort(x, axis=1))(da.from_array(X, chunks=-1))
+def writes(x: Any) -> Any:
+    x += 1
+    return x
 
 
 def test_refusals():
-    x = da.from_array(X, chunks=4)
-    with pytest.raises(ValueError, match=r"x has chunks of unknown sizes: call x.compute_chunk_sizes\(\)"):
-        kf.fuse(kf.relu)(x[x[:, 0] > 0])
-    with pytest.raises(TypeError, match="x's dtype must be one of"):
-        kf.fuse(kf.relu)(x.astype("complex64"))
-    with pytest.raises(TypeError, match="x's blocks must be a plain array, got MaskedArray"):
-        kf.fuse(kf.relu)(da.ma.masked_greater(x, 1))
-    with pytest.raises(
-        TypeError, match=r"got dask\.array\.Array; pass it to .*kfusion\.fuse\(f\)\.plan\(x\), or kfusion\.spec"
-    ):
-        kf.relu(x)
-    with pytest.raises(TypeError, match="out= and stream= are for arrays in memory"):
-        kf.fuse(kf.relu)(x, out=X)
-    with pytest.raises(ValueError, match="one of them without elements, and is reduced"):
-        kf.fuse(lambda x: x.sum(0))(da.from_array(X, chunks=((4, 0, 7), 6)))
+    def needs_a_whole_axis(f, axis, why):
+        fused = kf.fuse(f)
+        says = rf"axis \d of x is in \d chunks, but .*{why}.*: pass x.rechunk\({{\d: -1}}\)"
+        with pytest.raises(ValueError, match=says):
+            fused(da.from_array(X, chunks=(4, 3)))
+        if why in ("slice", "iota"):
+            whole = da.from_array(X, chunks=(4, 6) if axis == 1 else (11, 3))
+            np.testing.assert_array_equal(fused(whole).compute(), f(X))
 
-    def writes(x: Any) -> Any:
-        x += 1
-        return x
-
-    with pytest.raises(TypeError, match="it writes to x"):
-        kf.fuse(writes)(x)
+    rows = [
+        (lambda x: x[1:], 0, "slice"), (lambda x: x @ x.T, 0, "both run along it"),
+        (lambda x: np.sort(x, axis=1), 1, "numpy.sort"), (lambda x: x.reshape(22, 3), 0, "reshape"),
+        (lambda x: np.argmax(x, axis=1), 1, "iota"),
+    ]  # fmt: skip
+    sweep(needs_a_whole_axis, rows)
+    x, sort = da.from_array(X, chunks=4), kf.fuse(lambda x: np.sort(x, axis=1))
+    refusals([
+        (lambda: sort(da.from_array(X, chunks=-1)), TypeError,  # a graph for other processes holds no functions
+         r"numpy\.sort \(test_dask.* is a call of the array library, which such arrays"),
+        (lambda: kf.fuse(kf.relu)(x[x[:, 0] > 0]), ValueError,
+         r"x has chunks of unknown sizes: call x.compute_chunk_sizes\(\)"),
+        (lambda: kf.fuse(kf.relu)(x.astype("complex64")), TypeError, "x's dtype must be one of"),
+        (lambda: kf.fuse(kf.relu)(da.ma.masked_greater(x, 1)), TypeError,
+         "x's blocks must be a plain array, got MaskedArray"),
+        (lambda: kf.relu(x), TypeError,
+         r"got dask\.array\.Array; pass it to .*kfusion\.fuse\(f\)\.plan\(x\), or kfusion\.spec"),
+        (lambda: kf.fuse(kf.relu)(x, out=X), TypeError, "out= and stream= are for arrays in memory"),
+        (lambda: kf.fuse(lambda x: x.sum(0))(da.from_array(X, chunks=((4, 0, 7), 6))), ValueError,
+         "one of them without elements, and is reduced"),
+        (lambda: kf.fuse(writes)(x), TypeError, "it writes to x"),
+    ])  # fmt: skip
 
 
 def test_fused_functions_pickle_with_their_code():
