@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +37,7 @@ EDGES = [-np.inf, -2.5, -1.0, -0.5, -0.0, 0.0, 0.3, 1.0, 2.0, np.inf, np.nan]
 T = random_like((2, 4, 6), 4)
 
 
-def columns(adjoints: str) -> int:
+def columns(adjoints):
     """How many expressions a row has."""
     depth, count = 0, bool(adjoints)
     for letter in adjoints:
@@ -48,13 +46,13 @@ def columns(adjoints: str) -> int:
     return int(count)
 
 
-def test_every_row_that_gives_floats_has_an_adjoint_for_each_argument() -> None:
+def test_every_row_that_gives_floats_has_an_adjoint_for_each_argument():
     for row in ROWS:
         gives_floats = not row["signature"].endswith("_B") and row["signature"] not in INTEGERS
         assert columns(row["adjoints"]) == (row["arity"] if gives_floats else 0), row
 
 
-def test_every_other_node_has_an_adjoint() -> None:
+def test_every_other_node_has_an_adjoint():
     """Sources have none, nor has what plans alone have; all others are differentiated somewhere below."""
     graphs = [kf.trace(f, *a).to_dict() for f, a in NODES.values()]
     seen = {n["op"] for g in graphs for n in g["nodes"]}
@@ -67,14 +65,14 @@ def test_every_other_node_has_an_adjoint() -> None:
 # ---- maps ----
 
 
-def map_graph(op: str, arrays: list[np.ndarray]) -> kf.Graph:
+def map_graph(op, arrays):
     g = kf.Graph()
     ids = [g.input("xyz"[i], a.shape, str(a.dtype)) for i, a in enumerate(arrays)]
     g.set_outputs([("", g.map(op, ids))])
     return g
 
 
-def points(op: str, values: list[float]) -> list[np.ndarray]:
+def points(op, values):
     """All combinations of values, of bools for a condition."""
     combinations = np.array(list(itertools.product(values, repeat=ARITY[op]))).T
     arrays = [np.ascontiguousarray(c) for c in combinations]
@@ -82,10 +80,10 @@ def points(op: str, values: list[float]) -> list[np.ndarray]:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_maps_have_the_gradients_of_torch_everywhere() -> None:
+def test_maps_have_the_gradients_of_torch_everywhere():
     """At zeros, ties, infinities and NaN too."""
 
-    def checked(op: str) -> None:
+    def checked(op):
         inputs = points(op, EDGES)
         graph, seeds = map_graph(op, inputs), [np.ones(inputs[0].shape)]
         got = vjp_of_graph(graph, inputs, seeds)
@@ -100,7 +98,7 @@ def test_maps_have_the_gradients_of_torch_everywhere() -> None:
     sweep(checked, [(op,) for op in MAPS if op != "cbrt"])
 
 
-def test_what_torch_has_not_against_central_differences() -> None:
+def test_what_torch_has_not_against_central_differences():
     x, step = np.array([0.3, 0.7, 1.9, -0.4]), 1e-6
     graph = map_graph("cbrt", [x])
     (got,) = vjp_of_graph(graph, [x], [np.ones(x.shape)])
@@ -111,12 +109,12 @@ def test_what_torch_has_not_against_central_differences() -> None:
 # ---- reductions ----
 
 
-def test_reductions() -> None:
+def test_reductions():
     """With ties, which share a gradient evenly, and zeros, of which a product may have one or several."""
     x = np.array([1.0, 2.0, 2.0, -1.0, 0.0, 2.0, 3.0, 3.0, -1.0, 2.0, 0.0, 0.0, 1.5, 2.0, 1.0, 1.0, 0.5, 2.5])
     x = np.concatenate([x, x[::-1] + 0.25]).reshape(3, 4, 3)
 
-    def checked(op: str, axes: list[int] | None, keepdims: bool) -> None:
+    def checked(op, axes, keepdims):
         g = kf.Graph()
         g.set_outputs([("", g.reduce(op, g.input("x", x.shape, "float64"), axes, keepdims))])
         seeds = seeds_of(g)
@@ -126,16 +124,16 @@ def test_reductions() -> None:
     sweep(checked, itertools.product(("sum", "mean", "prod", "max", "min"), every, (False, True)))
 
 
-def test_sums_of_what_is_repeated_are_products() -> None:
+def test_sums_of_what_is_repeated_are_products():
     plan = kf.plan(kf.grad(lambda x, b: (x + b).sum(), 1), kf.spec((64, 32)), kf.spec((32,)))
     assert sum(g.loads != () for g in plan.groups) == 0  # 64 for each element, without a look at any array
 
 
-def test_a_maximum_of_what_a_kernel_computes_in_each_sweep() -> None:
+def test_a_maximum_of_what_a_kernel_computes_in_each_sweep():
     """Its elements are compared with it: each sweep must give the same bits."""
     x, y, g = (random_like((1030, 2), i) for i in range(3))
 
-    def gradient(x: Any, y: Any, g: Any) -> Any:
+    def gradient(x, y, g):
         m = y.max(keepdims=True)
         _, pull = kf.vjp(lambda x: x / m / np.hypot(x / m, m).max(1, keepdims=True), x)
         return pull(g)
@@ -151,7 +149,7 @@ def test_a_maximum_of_what_a_kernel_computes_in_each_sweep() -> None:
 PLACES = np.array([[0, 3, 3], [5, -1, 0], [1, 1, 1], [2, 2, 0]])
 IMAGES, KERNELS = random_like((2, 4, 7, 6), 5), random_like((6, 2, 3, 2), 6)
 
-NODES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+NODES = {
     "transpose": (lambda x: kf.exp(x.transpose(2, 0, 1)) * 2, (T,)),
     "reshape": (lambda x, y: x.reshape(4, 2, 3) * kf.sin(y).reshape(4, 2, 3), (X, Y)),
     "broadcast": (lambda x, v: x * v + kf.broadcast_to(v, (2, 4, 6)), (T, V)),
@@ -200,18 +198,18 @@ NODES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 
 
-def test_nodes() -> None:
+def test_nodes():
     sweep(lambda name: check(NODES[name][0], *NODES[name][1]), [(name,) for name in NODES])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-def test_gathers_of_several_elements(dtype: str) -> None:
+def test_gathers_of_several_elements(dtype):
     """Their sums are the array library's, and of half types in float32."""
 
-    def loss(x: Any, table: Any) -> Any:
+    def loss(x, table):
         return (kf.take(x, I, 0) * kf.take(table, I, 1).T).sum() + (kf.take_along_axis(x, PLACES, 1) ** 2).sum()
 
-    def of_torch(x: Any, table: Any) -> Any:
+    def of_torch(x, table):
         return (x[i] * table[:, i].T).sum() + (x.gather(1, places) ** 2).sum()
 
     x, table = X.astype(dtype), random_like((6, 4), 7).astype(dtype)
@@ -225,17 +223,17 @@ def test_gathers_of_several_elements(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["sum", "exp", "neither"])
-def test_a_softmax_with_constant_parts(part: str) -> None:
+def test_a_softmax_with_constant_parts(part):
     """Its gradient is one of the result alone only where gradients pass through all of it."""
 
-    def loss(z: Any) -> Any:
+    def loss(z):
         e = kf.exp(z - kf.stop_gradient(kf.max(z, -1, keepdims=True)))
         if part == "exp":
             e = kf.stop_gradient(e)
         total = kf.sum(e, -1, keepdims=True)
         return (kf.square(e / (kf.stop_gradient(total) if part == "sum" else total)) * z).sum()
 
-    def of_torch(z: Any) -> Any:
+    def of_torch(z):
         e = torch.exp(z - z.max(-1, keepdim=True).values.detach())
         e = e.detach() if part == "exp" else e
         total = e.sum(-1, keepdim=True)
@@ -252,13 +250,13 @@ def test_a_softmax_with_constant_parts(part: str) -> None:
 @settings(max_examples=60)
 @given(cases(max_steps=8, dtypes=("float64",), contractions=True))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_random_programs(case: Any) -> None:
+def test_random_programs(case):
     seeds = seeds_of(case.graph)
     got = vjp_of_graph(case.graph, case.inputs, seeds)
     if all(v.error == 0 for v in case.outputs) or not has_kinks(case.graph):  # ties are the same ties in torch
         require_close(got, torch_vjp_of_graph(case.graph, case.inputs, seeds), 1e-7, finite_only=True)
 
 
-def has_kinks(graph: kf.Graph) -> bool:
+def has_kinks(graph):
     kinks = {"max", "min", "maximum", "minimum", "absolute", "relu", "sqrt", "divide", "sign", "where"}
     return any(n["op"] in kinks for n in graph.to_dict()["nodes"])

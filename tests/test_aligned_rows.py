@@ -1,10 +1,5 @@
 """Factors whose rows are no multiple of 16 bytes, which are padded on GPUs."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -14,18 +9,18 @@ from graphs import evaluate
 ROWS, ODD, OTHER = 1024, 1025, 2048
 
 
-def made(z: Any) -> Any:
+def made(z):
     """Unfused, it moves more bytes than the padding does: no plan may move more than that."""
     return kf.tanh(kf.exp(z * 0.5) * z + 1.0) - kf.tanh(z * 3.0) * 0.25
 
 
-def two(z: Any, w: Any, x: Any) -> Any:
+def two(z, w, x):
     """Reads it as the gradient of logits is read: along its rows, and along its columns."""
     d = made(z)
     return d @ w, kf.matrix_transpose(d) @ x
 
 
-ALIGNED: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+ALIGNED = {
     "rows and columns": (two, [(ROWS, ODD), (ODD, OTHER), (ROWS, OTHER)]),
     "the right factor": (lambda x, z: x @ made(z), [(OTHER, ROWS), (ROWS, ODD)]),
     "the right factor, transposed": (lambda x, z: x @ made(z).T, [(OTHER, ODD), (ROWS, ODD)]),
@@ -40,18 +35,16 @@ ALIGNED: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
 }  # fmt: skip
 
 
-def zeros(plan: kf.Plan) -> list[int]:
+def zeros(plan):
     """Behind each row of values that are computed."""
     return [g.stores[0].shape[-1] for g in plan.groups if g.ops == ("concatenate",) and not g.loads]
 
 
-def planned(
-    f: Callable[..., Any], shapes: list[tuple[int, ...]], dtype: str = "float16", device: str = "H200"
-) -> kf.Plan:
+def planned(f, shapes, dtype="float16", device="H200"):
     return kf.plan(f, *(kf.spec(s, dtype) for s in shapes), device=device)
 
 
-def test_rows_have_zeros_behind_them() -> None:
+def test_rows_have_zeros_behind_them():
     """One value is stored once."""
     for name, (f, shapes) in ALIGNED.items():
         assert -ODD % 8 in zeros(planned(f, shapes)), name
@@ -59,7 +52,7 @@ def test_rows_have_zeros_behind_them() -> None:
 
 
 @pytest.mark.parametrize("name", ALIGNED)
-def test_values(name: str, rng: np.random.Generator) -> None:
+def test_values(name, rng):
     f, shapes = ALIGNED[name]
     arrays = [rng.standard_normal(s).astype(np.float16) for s in shapes]
     traced = kf.trace(f, *(kf.spec(s, "float16") for s in shapes))
@@ -68,11 +61,11 @@ def test_values(name: str, rng: np.random.Generator) -> None:
         np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=2e-3, atol=0.1)
 
 
-def test_what_stays() -> None:
-    def check(f: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float16", device: str = "H200") -> None:
+def test_what_stays():
+    def check(f, *shapes, dtype="float16", device="H200"):
         assert not zeros(planned(f, list(shapes), dtype, device=device))
 
-    def product(z: Any, w: Any) -> Any:
+    def product(z, w):
         return made(z) @ w
 
     turned = lambda z, w: kf.transpose(made(z), (2, 0, 1)) @ w  # noqa: E731
@@ -88,7 +81,7 @@ def test_what_stays() -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ALIGNED)
-def test_on_a_gpu(name: str, dtype: str) -> None:
+def test_on_a_gpu(name, dtype):
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("needs an NVIDIA GPU")

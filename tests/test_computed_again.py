@@ -1,7 +1,5 @@
 """Values that are small for what reads them: computed again where that is cheap, else by a kernel of their own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

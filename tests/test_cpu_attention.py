@@ -1,7 +1,5 @@
 """Attention on the CPU, block by block with an online softmax: results against float64, for every mask and layout."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import itertools
 

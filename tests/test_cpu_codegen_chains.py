@@ -1,8 +1,6 @@
 """Generated kernels of more operations than one function should have: links of them that leave values for each other.
 They have the bits of the interpreter, whose stack does not grow with them."""
 
-from __future__ import annotations
-
 import itertools
 from importlib.util import find_spec
 

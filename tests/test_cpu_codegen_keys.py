@@ -1,7 +1,5 @@
 """Keys of forms (cpp/cpu/codegen/form_key.hpp): kernels of other sizes find code without a text, and the right one."""
 
-from __future__ import annotations
-
 import hypothesis
 import numpy as np
 import pytest
@@ -32,11 +30,11 @@ SHAPES += [(3, 40, 7), (3, 40, 70), (2, 6, 3000), (20_000, 20), (9000, 2000)]
 class Texts:
     """By key, the text that it must have."""
 
-    def __init__(self) -> None:
-        self.found: dict[bytes, str] = {}
+    def __init__(self):
+        self.found = {}
         self.kernels = 0
 
-    def add(self, graph: _core.Graph) -> None:
+    def add(self, graph):
         for target in TARGETS:
             for kernel in _core.testing.cpu_kernel_texts(graph, DEVICE, target):
                 self.kernels += 1

@@ -1,8 +1,6 @@
 """Steps of the CPU's kernels as LLVM's language: the bits of whole kernels, for any number of lanes, on every
 instruction set."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import struct
@@ -26,7 +24,7 @@ MAPS = [(name, dtype) for name in reference_ops.MAPS for dtype in ALL_DTYPES if 
 BYTES = {"avx512": 64, "avx2": 32, "baseline": 16}
 
 
-def dtypes_of(name: str, dtype: str) -> list[str]:
+def dtypes_of(name, dtype):
     """The dtypes of the arguments as they are computed: integers are floats to functions of floats, and so on."""
     signature = TABLE[name]["signature"]
     if signature == "LLL_L":
@@ -36,7 +34,7 @@ def dtypes_of(name: str, dtype: str) -> list[str]:
     return [dtype] * TABLE[name]["arity"]
 
 
-def is_computed(name: str, dtype: str) -> bool:
+def is_computed(name, dtype):
     """Whether a kernel has the step for values of this dtype, with no cast before it."""
     signature = TABLE[name]["signature"]
     if signature in ("F_F", "FF_F") or name == "rint":  # NumPy's of integers gives float64
@@ -50,14 +48,14 @@ COMPUTED = [(name, dtype) for name, dtype in MAPS if is_computed(name, dtype)]
 class Generated:
     """A step for the instruction set in use."""
 
-    def __init__(self, step: str, dtypes: list[str], lanes: int, to: str, numbers: int = 0, together: int = 1) -> None:
+    def __init__(self, step, dtypes, lanes, to, numbers=0, together=1):
         self.lanes, self.to = lanes * together, np_dtype(to)
         self.table = _core.testing.cpu_libm_table(BYTES[_core.isa()])
         self.code = _core.testing.machine_code(
             _core.testing.cpu_step_text(step, dtypes, _core.isa(), lanes, to, numbers)
         )
 
-    def __call__(self, *arrays: np.ndarray) -> np.ndarray:
+    def __call__(self, *arrays):
         size = arrays[0].size
         registers = -(-size // self.lanes)
         whole = [np.resize(x, max(registers * self.lanes, 1)) for x in arrays]  # the last register repeats the first
@@ -68,7 +66,7 @@ class Generated:
         return result[:size]
 
 
-def assert_same_bits(got: np.ndarray, want: np.ndarray, arrays: list[np.ndarray]) -> None:
+def assert_same_bits(got, want, arrays):
     """But for what a NaN has beside being one."""
     bits = f"u{want.dtype.itemsize}"
     other = got.view(bits) != want.view(bits)
@@ -78,7 +76,7 @@ def assert_same_bits(got: np.ndarray, want: np.ndarray, arrays: list[np.ndarray]
     assert not other.any(), (int(other.sum()), [x[first] for x in (*arrays, got, want)])
 
 
-def some_lanes(rng: np.random.Generator) -> list[int]:
+def some_lanes(rng):
     """The lanes of a register, and other numbers: one, half a register, several registers."""
     whole = BYTES[_core.isa()] // 4
     return [whole, int(rng.choice([1, whole // 2, 2 * whole, 4 * whole]))]
@@ -172,7 +170,7 @@ def test_quotients_by_one_number(by, isa, rng):
             assert_same_bits(got, x / d, [x, d])
 
 
-def undefined_symbols(elf: bytes) -> list[str]:
+def undefined_symbols(elf):
     """The undefined symbols of an object of 64 bits."""
     [sections_at] = struct.unpack_from("<Q", elf, 40)
     size, count, _ = struct.unpack_from("<HHH", elf, 58)

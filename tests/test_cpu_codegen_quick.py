@@ -1,7 +1,5 @@
 """Quick forms in generated kernels (cpp/cpu/codegen/quick.hpp): where rounding hides their errors, nowhere else."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import numpy as np

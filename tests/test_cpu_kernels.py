@@ -1,11 +1,7 @@
 """Kernels of the CPU: random graphs, lengths of every op, places in memory, exact sums, and what was once wrong."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Callable
-from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -29,12 +25,12 @@ pytestmark = pytest.mark.native
 LENGTHS = (1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 63, 65, 127, 128, 129, 300, 1000)
 
 
-def run(build: Callable[..., Any], *arrays: np.ndarray, fuse: bool = True) -> list[np.ndarray]:
+def run(build, *arrays, fuse=True):
     """What the kernels make of build(graph, ids of the inputs)."""
     return Kernels(graph_of(build, *arrays), fuse)(*arrays)
 
 
-def bits(x: np.ndarray) -> np.ndarray:
+def bits(x):
     return np.ascontiguousarray(x).view(f"u{x.itemsize}")
 
 

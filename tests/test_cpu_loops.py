@@ -1,8 +1,6 @@
 """Loops that are generated for the CPU: functions of NumPy's arrays over shapes of every kind of loop, with arrays that
 lie anyhow and hold anything, against the same functions in float64; the interpreter's bits where these are promised."""
 
-from __future__ import annotations
-
 import itertools
 from contextlib import contextmanager
 from importlib.util import find_spec

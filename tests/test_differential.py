@@ -1,8 +1,6 @@
 """Every function of NumPy's and torch's that is traced, fused and by the library itself, where they may differ: at NaN,
 infinities, zeros, denormals, ends of integers, for numbers that fit no dtype, and arrays without axes or elements."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """What is kept of matrices from one launch of a product's kernel to the next (cuda/host/encoded_matrices.hpp)."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Graphs run with other libraries: every op of the table, random graphs, composites, numexpr's text, rows alone."""
 
-from __future__ import annotations
-
 import importlib
 import weakref
 from types import SimpleNamespace
@@ -12,7 +10,7 @@ from hypothesis import given, settings
 
 import kfusion as kf
 import reference_ops
-from graph_strategies import Case, cases
+from graph_strategies import cases
 from kfusion import _core
 from kfusion._compare import evaluate, numexpr_text
 from kfusion._compare import libraries as _libraries
@@ -100,7 +98,7 @@ def test_views_positions_and_products(library, make, rng):
 
 @settings(deadline=None)
 @given(cases(dtypes=("float64",)))
-def test_random_graphs_in_float64(case: Case):
+def test_random_graphs_in_float64(case):
     with np.errstate(all="ignore"):
         wide = [a.astype(np.float64) if a.dtype.kind not in "bi" else a for a in case.inputs]
         results = evaluate.program(graph_trace(case.graph), _libraries.Wide())(*wide)

@@ -1,7 +1,5 @@
 """`kfusion.elementwise`: functions from the text of an expression, against the same expression in Python."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

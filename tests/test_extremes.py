@@ -1,8 +1,6 @@
 """Positions of the largest and smallest elements: NumPy's and torch's own, of ties, NaN, zeros and every dtype; and how
 many kernels they are."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ops of the table through `kf.fuse` where values and lengths are special (all others: test_reference_ops.py)."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random functions through `kf.fuse`: fused, unfused and NumPy in float64 agree; on the GPU as on the CPU."""
 
-from __future__ import annotations
-
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np

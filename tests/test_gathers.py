@@ -1,7 +1,5 @@
 """Elements at positions that are data: read where they are used, in the kernel that uses them."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What steps of a kernel are together (kfusion/lower/idioms.hpp): found where it is, and not where it is almost."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

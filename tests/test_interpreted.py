@@ -1,7 +1,5 @@
 """Loops by the interpreter, where no code can be compiled for the CPU: against NumPy, and a part of the suite so."""
 
-from __future__ import annotations
-
 import os
 import pathlib
 import subprocess

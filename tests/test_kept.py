@@ -1,12 +1,8 @@
 """What a forward pass keeps for a backward pass: by a minimal cut, within memory=, and as a report."""
 
-from __future__ import annotations
-
 import contextlib
 import math
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -23,33 +19,33 @@ from tracing import Traces  # noqa: E402
 F = torch.nn.functional
 
 
-def leaf(*shape: int, dtype: Any = None) -> Any:
+def leaf(*shape, dtype=None):
     return torch.randn(*shape, dtype=dtype or torch.float64).requires_grad_()
 
 
-def gradients(function: Callable[..., Any], *tensors: Any) -> list[Any]:
+def gradients(function, *tensors):
     y = function(*tensors)
     return list(torch.autograd.grad((y * torch.cos(y.detach())).sum(), tensors))
 
 
-def saved(y: Any) -> list[tuple[int, ...]]:
+def saved(y):
     """Shapes of what a call keeps beside its arguments."""
     node = y.grad_fn.node
     return [tuple(t.shape) for t in y.grad_fn.saved_tensors[node.count + len(node.captured) :]]
 
 
-def chain(x: Any) -> Any:
+def chain(x):
     for _ in range(8):
         x = torch.tanh(x) * 1.1 + torch.sin(x)
     return x
 
 
 class Mlp(torch.nn.Module):
-    def __init__(self, layers: int, d: int) -> None:
+    def __init__(self, layers, d):
         super().__init__()
         self.layers = torch.nn.ModuleList([torch.nn.Linear(d, d) for _ in range(layers)])
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x):
         for layer in self.layers:
             x = x + F.gelu(layer(x))
         return x
@@ -58,23 +54,23 @@ class Mlp(torch.nn.Module):
 # ---- the choice ----
 
 
-def kept_shapes(function: Callable[..., Any], *shapes: tuple[int, ...]) -> list[tuple[int, ...]]:
+def kept_shapes(function, *shapes):
     """On a device whose prices are known: those of this one are measured."""
     specs = [kf.spec(s, like="torch") for s in shapes]
     return [v.shape for v in kf.kept_for_backward(function, *specs, device="H200").values if v.role == "kept"]
 
 
-def test_statistics_of_rows_are_kept_and_no_rows() -> None:
+def test_statistics_of_rows_are_kept_and_no_rows():
     assert kept_shapes(lambda x, w, b: F.layer_norm(x, (256,), w, b), (64, 256), (256,), (256,)) == [(64, 1), (64, 1)]
     assert kept_shapes(lambda x: torch.softmax(x, -1) * 2, (64, 256)) == [(64, 1), (64, 1)]
 
 
 @pytest.mark.parametrize("device", ["H200", "EPYC-9654", "slow arithmetic"])
 @pytest.mark.parametrize("wide", [False, True])
-def test_logits_of_a_product_are_kept_with_two_numbers_of_each_row(device: str, wide: bool) -> None:
+def test_logits_of_a_product_are_kept_with_two_numbers_of_each_row(device, wide):
     """Not their exponentials, which are float32. The maximum is subtracted, and need not be found again."""
 
-    def loss(x: Any, w: Any) -> Any:
+    def loss(x, w):
         logits = x @ w
         return F.cross_entropy(logits.float() if wide else logits, torch.zeros(64, dtype=torch.int64))
 
@@ -87,7 +83,7 @@ def test_logits_of_a_product_are_kept_with_two_numbers_of_each_row(device: str, 
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_statistics_of_half_rows_are_float32(dtype: str) -> None:
+def test_statistics_of_half_rows_are_float32(dtype):
     """And no exponentials, which are as large as the rows."""
     targets = kf.spec((64,), "int64", like="torch")
     for function, *more in (
@@ -103,10 +99,10 @@ def test_statistics_of_half_rows_are_float32(dtype: str) -> None:
         assert all(v.dtype == "float32" and max(v.shape, default=1) <= 64 for v in rows)
 
 
-def test_a_residual_is_kept_in_place_of_its_product() -> None:
+def test_a_residual_is_kept_in_place_of_its_product():
     """Later layers read the sum: a product that is kept beside it would be one more array."""
 
-    def f(x: Any, y: Any, weight: Any, scale: Any, gate: Any) -> Any:
+    def f(x, y, weight, scale, gate):
         x = x + (y @ weight.T).reshape(x.shape)
         return x + F.rms_norm(x, (512,), scale) @ gate.T
 
@@ -120,12 +116,12 @@ def test_a_residual_is_kept_in_place_of_its_product() -> None:
     assert len(product.stores) == 1
 
 
-def test_maps_of_arguments_are_computed_again() -> None:
+def test_maps_of_arguments_are_computed_again():
     assert kept_shapes(chain, (64, 256)) == []
     assert kept_shapes(lambda x: F.leaky_relu(x * 2, 0.1).exp(), (64, 256)) == []  # no mask
 
 
-def test_results_are_read_where_they_serve() -> None:
+def test_results_are_read_where_they_serve():
     f = lambda x: torch.exp(chain(x))  # noqa: E731
     roles = [v.role for v in kf.kept_for_backward(f, kf.spec((64, 256), like="torch"), device="H200").values]
     assert roles in (["argument"], ["argument", "result"])
@@ -135,15 +131,15 @@ def test_results_are_read_where_they_serve() -> None:
     assert [v.role for v in products.values] == ["argument", "argument", "result"]
 
 
-def bytes_of_torchs_partition(function: Callable[..., Any], *arguments: Any) -> int:
+def bytes_of_torchs_partition(function, *arguments):
     """The bytes that torch's AOTAutograd keeps beside arguments: results of its forward graph behind the function's
     own.
     """
     from functorch.compile import aot_function, min_cut_rematerialization_partition, nop
 
-    kept: list[int] = []
+    kept = []
 
-    def forward(graph: Any, inputs: Any) -> Any:
+    def forward(graph, inputs):
         *_, output = graph.graph.nodes
         values = [n.meta["val"] for n in output.args[0] if n is not None and n.op != "placeholder"][1:]
         kept.extend(v.numel() * v.element_size() for v in values if isinstance(v, torch.Tensor))
@@ -157,8 +153,8 @@ def bytes_of_torchs_partition(function: Callable[..., Any], *arguments: Any) -> 
 
 
 @pytest.mark.parametrize("kind", ["16 maps", "16 layers", "norm", "softmax"])
-def test_no_more_bytes_than_torchs_partition(kind: str) -> None:
-    functions: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+def test_no_more_bytes_than_torchs_partition(kind):
+    functions = {
         "16 maps": (chain, (leaf(512, 512, dtype=torch.float32),)),
         "16 layers": (Mlp(16, 256), (leaf(512, 256, dtype=torch.float32),)),
         "norm": (lambda x: F.layer_norm(x, (512,)).tanh(), (leaf(512, 512, dtype=torch.float32),)),
@@ -169,7 +165,7 @@ def test_no_more_bytes_than_torchs_partition(kind: str) -> None:
         parameters = dict(function.named_parameters())
         names = list(parameters)
 
-        def call(x: Any, *values: Any) -> Any:
+        def call(x, *values):
             return torch.func.functional_call(function, dict(zip(names, values, strict=True)), (x,))
 
         theirs = bytes_of_torchs_partition(call, *arguments, *parameters.values())
@@ -183,7 +179,7 @@ def test_no_more_bytes_than_torchs_partition(kind: str) -> None:
 
 
 @pytest.mark.parametrize("memory", [None, 1 << 20, 300_000, 4096, 0])
-def test_less_memory_gives_the_same_gradients(memory: int | None) -> None:
+def test_less_memory_gives_the_same_gradients(memory):
     module = Mlp(4, 64).double()
     x = leaf(128, 64)
     want = torch.autograd.grad(module(x).square().sum(), [x, *module.parameters()])
@@ -196,7 +192,7 @@ def test_less_memory_gives_the_same_gradients(memory: int | None) -> None:
     assert memory is None or own <= memory + result
 
 
-def test_memory_is_monotonous() -> None:
+def test_memory_is_monotonous():
     module, x = Mlp(6, 64), kf.spec((256, 64), like="torch")
     kept = [kf.kept_for_backward(module, x, device="H200", memory=m).bytes for m in (1 << 30, 400_000, 100_000, 0)]
     assert kept == sorted(kept, reverse=True)
@@ -204,7 +200,7 @@ def test_memory_is_monotonous() -> None:
     assert kept[0] > 0
 
 
-def test_too_little_memory_is_an_error() -> None:
+def test_too_little_memory_is_an_error():
     f = kf.fuse(lambda x: torch.linalg.inv(x).sort(-1).values.sin(), memory=10)
     with pytest.raises(ValueError, match="memory: 10 bytes are too few: backward needs at least"):
         f(leaf(8, 8))
@@ -220,7 +216,7 @@ def test_too_little_memory_is_an_error() -> None:
 @settings(max_examples=40, deadline=None)
 @given(cases(max_steps=8, dtypes=("float64",), contractions=True))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_random_programs_in_two_passes(case: Any) -> None:
+def test_random_programs_in_two_passes(case):
     seeds = seeds_of(case.graph)
     if not all(v.error == 0 for v in case.outputs):
         return  # ties may differ
@@ -233,16 +229,16 @@ def test_random_programs_in_two_passes(case: Any) -> None:
 class Softmax(torch.nn.Module):
     axis = 0
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x):
         return torch.softmax(x, self.axis) * x
 
 
-def what_changes_in_between() -> Iterator[tuple[Callable[..., Any], Callable[[], Any], str]]:
+def what_changes_in_between():
     """A function, what is done after its call, and what backward says."""
     names = SimpleNamespace(scale=torch.rand(4, dtype=torch.float64), other=torch.rand(4, dtype=torch.float64))
     calls, module, made = Traces(), Softmax(), "did not do the same when it was traced again"
 
-    def another(x: Any) -> Any:
+    def another(x):
         calls()
         return torch.sin(x) if len(calls) == 1 else torch.cos(x) * torch.tanh(x)
 
@@ -255,8 +251,8 @@ def what_changes_in_between() -> Iterator[tuple[Callable[..., Any], Callable[[],
     yield module, lambda: setattr(module, "axis", 1), made
 
 
-def test_what_changes_in_between_is_an_error() -> None:
-    def check(function: Callable[..., Any], change: Callable[[], Any], message: str) -> None:
+def test_what_changes_in_between_is_an_error():
+    def check(function, change, message):
         y = kf.fuse(function)(leaf(3, 4)).sum()
         change()
         with pytest.raises(RuntimeError, match=message) if message else contextlib.nullcontext():
@@ -265,10 +261,10 @@ def test_what_changes_in_between_is_an_error() -> None:
     sweep(check, what_changes_in_between())
 
 
-def test_attention_keeps_its_sums() -> None:
+def test_attention_keeps_its_sums():
     q, k, v = (leaf(2, 3, 64, 8) for _ in range(3))
 
-    def f(q: Any, k: Any, v: Any) -> Any:
+    def f(q, k, v):
         return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     y = kf.fuse(f)(q, k, v)
@@ -280,10 +276,10 @@ def test_attention_keeps_its_sums() -> None:
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
 @pytest.mark.parametrize("scale", [None, 0.3])
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention_between_products(order: tuple[int, ...], scale: float | None, causal: bool) -> None:
+def test_attention_between_products(order, scale, causal):
     x, w, o = leaf(2, 48, 24), leaf(72, 24), leaf(24, 24)
 
-    def f(x: Any, w: Any, o: Any) -> Any:
+    def f(x, w, o):
         q, k, v = (t.reshape(2, 48, 3, 8).transpose(1, 2).permute(order) for t in F.linear(x, w).split(24, -1))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=causal and order == (0, 1, 2, 3), scale=scale)
         return F.linear(y.permute(order).transpose(1, 2).reshape(2, 48, 24), o)
@@ -306,7 +302,7 @@ def test_attention_between_products(order: tuple[int, ...], scale: float | None,
         lambda x: F.normalize(F.gelu(x) * 40),
     ],
 )
-def test_half_types(function: Callable[..., Any], dtype: Any) -> None:
+def test_half_types(function, dtype):
     """Kernels have rows' results in float32: backward must not be given them rounded."""
     x = torch.randn(64, 128, dtype=dtype).requires_grad_()
     exact = x.detach().double().requires_grad_()
@@ -318,10 +314,10 @@ def test_half_types(function: Callable[..., Any], dtype: Any) -> None:
     assert off <= 1.5 * allowed + 1e-3 * want.norm()
 
 
-def test_maxima_of_products_that_are_computed_again() -> None:
+def test_maxima_of_products_that_are_computed_again():
     x, w = leaf(7, 8, dtype=torch.float32), leaf(8, 8, dtype=torch.float32)
 
-    def f(x: Any, w: Any) -> Any:
+    def f(x, w):
         return (x @ w).amax(-1)
 
     for memory in (None, 0):
@@ -329,14 +325,14 @@ def test_maxima_of_products_that_are_computed_again() -> None:
 
 
 @pytest.mark.parametrize("function", [lambda x: torch.sort(x * 2, -1)[0] ** 2, lambda x: x.cumsum(-1) ** 2])
-def test_gradients_of_library_calls_at_other_sizes(function: Callable[..., Any]) -> None:
+def test_gradients_of_library_calls_at_other_sizes(function):
     fused = kf.fuse(function)
     for shape in ((4, 9), (8, 9), (5, 9), (5, 3)):
         x = leaf(*shape)
         torch.testing.assert_close(gradients(fused, x), gradients(function, x))
 
 
-def test_autocast_of_the_backward_pass_is_that_of_the_forward_pass() -> None:
+def test_autocast_of_the_backward_pass_is_that_of_the_forward_pass():
     x = leaf(4, 4, dtype=torch.float32)
     with torch.autocast("cpu"):
         with torch.autocast("cpu", enabled=False):
@@ -349,7 +345,7 @@ def test_autocast_of_the_backward_pass_is_that_of_the_forward_pass() -> None:
 # ---- the report ----
 
 
-def test_report() -> None:
+def test_report():
     module = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.LayerNorm(256))
     kept = kf.kept_for_backward(module, kf.spec((512, 64), like="torch"), device="H200")
     assert {v.role for v in kept.values} >= {"argument", "kept"}
@@ -359,7 +355,7 @@ def test_report() -> None:
     assert "<table>" in kept._repr_html_()
     assert min(kept.forward.fused.launches, kept.backward.fused.launches) > 0
 
-    def f(x: Any, w: Any) -> Any:
+    def f(x, w):
         return F.gelu(F.layer_norm(x, (128,)) @ w)
 
     x, w = leaf(512, 128), leaf(128, 256)

@@ -1,7 +1,5 @@
 """The cache of compiled kernels on disk: damage, limits, many processes, files and folders of others."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,10 +1,6 @@
 """Functions of many operations, on the little stack that a thread may have."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,9 +15,9 @@ pytestmark = pytest.mark.native
 STACK = 8 << 20 if SANITIZED else 128 << 10
 
 
-def on_a_small_stack(f: Callable[[], Any]) -> Any:
+def on_a_small_stack(f):
     """What f returns on a thread whose stack has 128 KB."""
-    result: list[Any] = []
+    result = []
     before = threading.stack_size(STACK)
     try:
         thread = threading.Thread(target=lambda: result.append(f()))

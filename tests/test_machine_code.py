@@ -1,7 +1,5 @@
 """Kernels of the CPU as machine code: compiling LLVM's language, and loading the objects."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """Bools whose bytes are neither 0 nor 1: any byte but 0 is true, in memory of any kind and in every op."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

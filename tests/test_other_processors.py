@@ -1,7 +1,5 @@
 """Kernels of the CPU for other processors than this: compiled, loaded by the product's loader, and run by qemu."""
 
-from __future__ import annotations
-
 import pathlib
 import shutil
 import subprocess
@@ -14,6 +12,7 @@ import kernel_loops
 import kfusion as kf
 import vector_maps
 from graph_runs import graph_of
+from kernel_graphs import normalized, softmax
 from kfusion import _core, _llvm
 from kinds import np_dtype
 from small_kernels import ARM, TEXT, check
@@ -51,10 +50,10 @@ pytestmark = pytest.mark.skipif(find_spec("llvmlite") is None, reason="needs llv
 class Arm:
     """Runs functions on an emulated processor; they may write to the arrays."""
 
-    def __init__(self, program: pathlib.Path) -> None:
+    def __init__(self, program):
         self.program = program
 
-    def run(self, code: bytes, function: str, *arrays: np.ndarray, how: tuple[object, ...] = ("plain",)) -> None:
+    def run(self, code, function, *arrays, how=("plain",)):
         folder = self.program.parent
         (folder / "object").write_bytes(code)
         files = [folder / f"array{i}" for i in range(len(arrays))]
@@ -120,24 +119,13 @@ def test_steps_on_arm(arm, name, dtype, rng):
         assert_same_bits(got, want, arrays)
 
 
-def softmax(g, x):
-    e = g.map("exp", [g.map("subtract", [x, g.reduce("max", x, [1], keepdims=True)])])
-    return g.map("divide", [e, g.reduce("sum", e, [1], keepdims=True)])
-
-
-def centred(g, x):
-    c = g.map("subtract", [x, g.reduce("mean", x, [1], keepdims=True)])
-    v = g.reduce("mean", g.map("square", [c]), [1], keepdims=True)
-    return g.map("multiply", [c, g.map("rsqrt", [v])])
-
-
 def exact_softmax(x):
     e = np.exp(x - x.max(1, keepdims=True))
     return e / e.sum(1, keepdims=True)
 
 
-def exact_centred(x):
-    return (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+def exact_normalized(x):
+    return (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
 
 
 KERNELS = {
@@ -145,7 +133,7 @@ KERNELS = {
     "sum": (lambda g, x: g.reduce("sum", g.map("square", [x]), [1]), lambda x: (x * x).sum(1)),
     "max": (lambda g, x: g.reduce("max", x, [1]), lambda x: x.max(1)),
     "softmax": (softmax, exact_softmax),
-    "centred": (centred, exact_centred),
+    "normalized": (normalized, exact_normalized),
 }
 
 

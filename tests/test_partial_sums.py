@@ -1,10 +1,6 @@
 """Sums of columns beside what is computed of rows: one kernel that reads all once, and a small one."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,26 +16,26 @@ pytestmark = pytest.mark.native
 GPU = {**kf.device("H200").to_dict(), "units": 2, "cache_bytes": 1 << 16, "launch_us": 0.0}  # few rows are many
 
 
-def backward(function: Callable[..., Any], *arguments: Any) -> Any:
+def backward(function, *arguments):
     *primals, g = arguments
     return kf.vjp(function, *primals)[1](g)
 
 
-def of_layernorm(x: Any, w: Any, b: Any, g: Any) -> Any:
+def of_layernorm(x, w, b, g):
     return backward(kf.layernorm, x, w, b, g)
 
 
-def of_rmsnorm(x: Any, w: Any, b: Any, g: Any) -> Any:
+def of_rmsnorm(x, w, b, g):
     return *backward(kf.rmsnorm, x, w, g), b
 
 
-def sums(x: Any, w: Any, b: Any, g: Any) -> Any:
+def sums(x, w, b, g):
     """A softmax stored, and sums of what sweeps have at different times."""
     y = kf.softmax(x * w)
     return y, x.sum(0), (y * g).sum(0), (x - b).sum(0, keepdims=True)
 
 
-def last(x: Any, w: Any, b: Any, g: Any) -> Any:
+def last(x, w, b, g):
     """The last sweep reduces, too, and reads what the others do not."""
     y = kf.softmax(x * w)
     z = y * g - b
@@ -50,18 +46,18 @@ FUNCTIONS = {"layernorm": of_layernorm, "rmsnorm": of_rmsnorm, "sums": sums, "la
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
-def arrays(shape: tuple[int, ...], dtype: str, seed: int = 0) -> list[np.ndarray]:
+def arrays(shape, dtype, seed=0):
     rng = np.random.default_rng(seed)
     shapes = (shape, shape[-1:], shape[-1:], shape)
     return [rng.standard_normal(s).astype(np_dtype(dtype)) for s in shapes]
 
 
-def in_float64(function: Callable[..., Any], given: list[np.ndarray]) -> list[np.ndarray]:
+def in_float64(function, given):
     """One kernel per call: no partial sums."""
     return list(kf.fuse(function).unfused(*[x.astype(np.float64) for x in given]))
 
 
-def assert_right(got: Any, want: list[np.ndarray], dtype: str, *, finite_alone: bool = False) -> None:
+def assert_right(got, want, dtype, *, finite_alone=False):
     """`finite_alone`: what is not finite need only be where it is."""
     relative = {"float64": 1e-13, "float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}[dtype]
     for g, v in zip(got, want, strict=True):
@@ -74,11 +70,11 @@ def assert_right(got: Any, want: list[np.ndarray], dtype: str, *, finite_alone: 
         np.testing.assert_allclose(g, v, atol=relative * scale)
 
 
-def kernels_of(graph: Any, device: str) -> list[dict[str, Any]]:
+def kernels_of(graph, device):
     return _core.testing.lower(_core.Graph.from_dict(graph.to_dict()), kf.device(device).to_dict())["kernels"]
 
 
-def parts_of(kernel: dict[str, Any]) -> list[int]:
+def parts_of(kernel):
     return [s["parts"] for s in kernel["stores"] if s["parts"]]
 
 
@@ -109,14 +105,14 @@ def test_where_there_are_none():
     sweep(check, rows)
 
 
-def graph_of(function: Callable[..., Any], given: list[np.ndarray]) -> Any:
+def graph_of(function, given):
     graph = kf.trace(function, *given).to_dict()
     for node, x in zip((n for n in graph["nodes"] if n["op"] == "input"), given, strict=True):
         node["strides"] = [s // x.itemsize for s in x.strides]
     return _core.Graph.from_dict(graph)
 
 
-LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+LAYOUTS = {
     "dense": lambda x: x,
     "strided rows": lambda x: np.repeat(x, 2, 0).reshape(-1)[: 2 * x.size].reshape(-1, x.shape[1])[::2],
     "reversed": lambda x: x[::-1, ::-1].copy()[::-1, ::-1],
@@ -156,7 +152,7 @@ def test_on_the_cpu(isa, threads, some, rng):
     sweep(check, some(itertools.product(FUNCTIONS, shapes, DTYPES), 12))
 
 
-def of_rows_and_columns(x: Any, y: Any) -> tuple[Any, Any]:
+def of_rows_and_columns(x, y):
     return (x * y).sum(0), x * y - x.mean(1, keepdims=True)
 
 

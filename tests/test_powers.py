@@ -1,7 +1,5 @@
 """Powers by a literal exponent, three of which are products: special values, errors, the same bits fused and not."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Kernels that are compiled when the package is built: which texts they are, and that calls ask for no others."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -21,12 +19,12 @@ needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc
 needs_prebuilt = pytest.mark.skipif(not _core.testing.prebuilt_keys(), reason="nothing was prebuilt for sm_90")
 
 
-def some_lengths(rng: np.random.Generator) -> list[int]:
+def some_lengths(rng):
     """Lengths of all magnitudes."""
     return [int(n) // 8 * 8 for n in np.exp2(rng.uniform(4, 22, 24))]
 
 
-def first_text() -> _prebuilt.Text:
+def first_text():
     return next(_prebuilt.texts(_prebuilt.FUNCTIONS, [1024]))
 
 

@@ -1,9 +1,6 @@
 """Sums of columns of what products store, as gradients of biases are: by the product's kernel, part by part."""
 
-from __future__ import annotations
-
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +23,7 @@ def planned(f, *arguments, device="H200"):
     return kf.plan(f, *arguments, device=device, executors=EXECUTORS)
 
 
-def sums_in_products(plan) -> int:
+def sums_in_products(plan):
     return sum(g.ops.count("partial_sums") for g in plan.groups if g.kind == "matmul")
 
 
@@ -64,7 +61,7 @@ def two_products(x, w, h, u):
 
 
 X, W, H = spec(4096, 1024), spec(1024, 4096), spec(4096, 4096)
-CASES: dict[str, tuple[Any, tuple[Any, ...], int]] = {
+CASES = {
     "of gelu": (golden.gradients_before_gelu, (X, W, H), 1),
     "of a product with a matrix": (scaled, (X, W, H), 1),
     "two results": (two_results, (X, W, H), 2),

@@ -1,8 +1,6 @@
 """Some random programs, others in every run (random_programs.py checks any number of them), and the net itself: it
 holds what it is to hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -18,12 +16,12 @@ from programs.forms import Form
 from programs.program import Program, Step
 from programs.torch_programs import TorchProgram
 from programs.values import Value
-from random_programs import Checked, check_programs, shrunk
+from random_programs import check_programs, shrunk
 
 SHARE, SHARES = 125, 16  # of 2,000 programs
 
 
-def assert_none(checked: Checked, seed: int, backend: str) -> None:
+def assert_none(checked, seed, backend):
     failures = checked.failures
     again = f"python tests/support/random_programs.py --backend {backend} --seed {seed} --only"
     assert not failures, "\n".join(f"{again} {f.number}: {f.message}\n{f.script}" for f in failures)
@@ -174,7 +172,7 @@ def test_a_program_is_its_seed_s_and_its_text_computes_it(profile):
         compile(program.reproducer(), "reproducer", "exec")
 
 
-def softmax_twice() -> dict:
+def softmax_twice():
     return _core.make_plan(kf.trace(lambda x: kf.softmax(kf.softmax(x, 0), 1), kf.spec((6, 8))), H200, {})
 
 

@@ -1,11 +1,7 @@
 """The reference interpreter: sources, views, stages, kinds of array, refusals, memory, random graphs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +11,7 @@ import graph_strategies
 import kfusion as kf
 from graph_runs import draw, run, run_map, wide
 from kfusion import _core
-from kinds import ALL_DTYPES, SANITIZED, Kind, np_dtype
+from kinds import ALL_DTYPES, SANITIZED, np_dtype
 
 pytestmark = pytest.mark.native
 
@@ -34,7 +30,7 @@ class TestStages:
     """Half types are rounded where a stage ends, not within one."""
 
     @staticmethod
-    def build(split: bool, view: bool = False) -> Callable[..., Any]:
+    def build(split, view=False):
         def add(g, x):
             if not split:
                 g.begin_stage("all")
@@ -80,7 +76,7 @@ class TestStages:
 
 class TestKinds:
     @pytest.mark.parametrize("dtype", ALL_DTYPES)
-    def test_results_are_of_the_first_inputs_kind(self, kind: Kind, dtype, rng):
+    def test_results_are_of_the_first_inputs_kind(self, kind, dtype, rng):
         if dtype == "bfloat16" and dtype not in kind.dtypes:
             pytest.skip(f"{kind.name} has no {dtype}")
         x = draw(rng, dtype, (3, 5))

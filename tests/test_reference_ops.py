@@ -6,8 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ TAKES |= {"II_I": ("bool", "int32", "int64")}
 OF_NO_FLOATS = ("II_I", "ZZ_Z", "LLL_L")
 
 
-def takes(name: str) -> list[str]:
+def takes(name):
     """The dtypes of the arguments that an op takes."""
     others = TAKES.get(TABLE[name]["signature"], ("bool", "int32", "int64"))
     if name == "reciprocal":  # NumPy's of integers is another function
@@ -59,7 +58,7 @@ EXACT = {name for name, row in TABLE.items() if "exact" in row["facts"]}
 CHOICES = ("relu", "maximum", "minimum", "fmax", "fmin", "clip")  # of zeros of either sign
 
 
-def specials(dtype: str) -> np.ndarray:
+def specials(dtype):
     if dtype == "bool":
         return np.array([False, True])
     if dtype.startswith("int"):
@@ -71,7 +70,7 @@ def specials(dtype: str) -> np.ndarray:
     return np.array([s * v for v in values for s in (1, -1)]).astype(np_dtype(dtype))
 
 
-def special_arguments(name: str, dtype: str) -> list[np.ndarray]:
+def special_arguments(name, dtype):
     """Each special value with each other one."""
     arity, values = TABLE[name]["arity"], specials(dtype)
     if arity == 3:
@@ -82,7 +81,7 @@ def special_arguments(name: str, dtype: str) -> list[np.ndarray]:
     return arrays
 
 
-def assert_special(name: str, arrays: list[np.ndarray], got: np.ndarray) -> None:
+def assert_special(name, arrays, got):
     dtype = str(arrays[0].dtype)
     exact, floats = name in EXACT, dtype in DTYPES
     inputs = [x.astype(COMPUTE[dtype]) for x in arrays] if exact and floats else list(map(wide, arrays))
@@ -110,7 +109,7 @@ def test_every_op_has_a_line_in_the_oracle():
 DOMAIN = {"arcsin": np.tanh, "arccos": np.tanh, "arctanh": np.tanh, "arccosh": lambda x: np.abs(x) + 1}
 
 
-def arguments(name: str, dtype: str, make: Callable[[], np.ndarray]) -> list[np.ndarray]:
+def arguments(name, dtype, make):
     """Arrays that a map takes, each of make(), brought to where it has values."""
     arrays = [make() for _ in range(TABLE[name]["arity"])]
     if dtype in DTYPES and name in DOMAIN:
@@ -120,18 +119,18 @@ def arguments(name: str, dtype: str, make: Callable[[], np.ndarray]) -> list[np.
     return arrays
 
 
-def run_maps(arguments: dict[str, list[np.ndarray]]) -> dict[str, np.ndarray]:
+def run_maps(arguments):
     """The results of many maps in one function, where arguments that are alike are one array."""
-    arrays: dict[Any, np.ndarray] = {}
+    arrays = {}
 
-    def place(x: np.ndarray) -> int:
+    def place(x):
         key = x.tobytes(), x.shape, x.strides
         arrays.setdefault(key, x)
         return list(arrays).index(key)
 
     places = {name: [place(x) for x in some] for name, some in arguments.items()}
 
-    def build(g: Any, *inputs: int) -> list[int]:
+    def build(g, *inputs):
         return [g.map(name, [inputs[i] for i in some]) for name, some in places.items()]
 
     return dict(zip(arguments, run(build, *arrays.values()), strict=True))
@@ -327,7 +326,7 @@ class TestContractions:
     )
 
     @staticmethod
-    def assert_product(x: np.ndarray, y: np.ndarray) -> None:
+    def assert_product(x, y):
         got = run(lambda g, i, j: g.matmul(i, j), x, y)[0]
         assert_close(got, np.matmul(wide(x), wide(y)), scale=np.matmul(abs(wide(x)), abs(wide(y))))
 

@@ -1,8 +1,6 @@
 """Reductions that give the same however their elements are grouped: joined where one reduces the other's results, split
 where their rows are reduced beside something else; short ones are written out, so that they share a kernel."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -4,8 +4,7 @@ lie beside it. Rows of large arrays are stored while the next ones are read, wit
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -22,24 +21,24 @@ BYTES = 25 << 20  # of a result: 24 MB and more go past the caches
 EPS = 1e-20
 
 
-def normalized(x: Any) -> tuple[Any, Any, Any]:
+def normalized(x):
     mean = x.mean(axis=1, keepdims=True)
     variance = kf.square(x - mean).mean(axis=1, keepdims=True)
     return (x - mean) * (1 / kf.sqrt(variance + EPS)), mean, variance
 
 
-def normalized_relu(x: Any) -> tuple[Any, Any, Any]:
+def normalized_relu(x):
     return normalized(kf.relu(x))
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {"plain": normalized, "relu": normalized_relu}
+FUNCTIONS = {"plain": normalized, "relu": normalized_relu}
 
 
-def bits(x: np.ndarray) -> np.ndarray:
+def bits(x):
     return np.ascontiguousarray(x).view(f"u{x.itemsize}")
 
 
-def assert_same_bits(got: Any, want: Any) -> None:
+def assert_same_bits(got, want):
     for a, b in zip(got, want, strict=True):
         numbers = ~np.isnan(wide(b))
         np.testing.assert_array_equal(np.isnan(wide(a)), ~numbers)
@@ -47,7 +46,7 @@ def assert_same_bits(got: Any, want: Any) -> None:
 
 
 # By name: rows of so many columns.
-ROWS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
+ROWS = {
     "normal": lambda rng, n: rng.standard_normal(n),
     "a hundred deviations away": lambda rng, n: 100 + rng.standard_normal(n),
     "ten thousand deviations away": lambda rng, n: 1e4 + rng.standard_normal(n),
@@ -63,7 +62,7 @@ ROWS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 }
 
 
-def check(x: np.ndarray, y: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> None:
+def check(x, y, mean, variance):
     """Against float64: the mean, the variance about the mean that was found, and the rows with both."""
     spacing = SPACING[str(x.dtype)]
     exact, about = wide(x), wide(mean)
@@ -107,7 +106,7 @@ def test_every_kind_of_row(function, isa, rng):
     sweep(checked, itertools.product(ROWS, WIDTHS))
 
 
-def check_special(x: np.ndarray, y: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> None:
+def check_special(x, y, mean, variance):
     with np.errstate(all="ignore"):
         want = wide(x).mean(1, keepdims=True)
         about = (x - mean).astype(np.float32)  # overflows as float32 does
@@ -129,7 +128,7 @@ class TestSpecialRows:
         "terms that overflow and cancel": (3e38, -3e38) * 8,
     }
 
-    def rows(self, rng: np.random.Generator, n: int) -> np.ndarray:
+    def rows(self, rng, n):
         """Special values at the ends and inside of rows, between rows without any."""
         x = rng.standard_normal((4 * len(self.SPECIAL) + 3, n)).astype(np.float32)
         for i, values in enumerate(self.SPECIAL.values()):
@@ -159,11 +158,11 @@ class TestSpecialRows:
             assert list(np.signbit(mean[:, 0])) == [True, False, True]
 
 
-def matrix(rng: np.random.Generator, rows: int, cols: int, dtype: str = "float32") -> np.ndarray:
+def matrix(rng, rows, cols, dtype="float32"):
     return np.resize(rng.standard_normal(100_003).astype(np_dtype(dtype)), (rows, cols))
 
 
-def in_parts(f: Callable[..., Any], x: np.ndarray, *more: np.ndarray) -> list[np.ndarray]:
+def in_parts(f, x, *more):
     """By calls whose results are too small to go past the caches."""
     half = -(-len(x) // 2)
     both = [f(part, *more) for part in (x[:half].copy(), x[half:].copy())]

@@ -1,7 +1,5 @@
 """Products that take longer with what follows them than apart: no plan is predicted slower than the unfused one."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Named sizes, sweeps over them and over devices, and two plans side by side."""
 
-from __future__ import annotations
-
 import json
 
 import matplotlib

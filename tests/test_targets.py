@@ -1,7 +1,5 @@
 """Targets of torch's losses that are no classes: an IndexError on the CPU, as torch raises one."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

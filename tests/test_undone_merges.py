@@ -1,7 +1,5 @@
 """What merges cost: a plan with two calls of one kernel kept apart is seldom predicted to be faster."""
 
-from __future__ import annotations
-
 import itertools
 
 import kfusion as kf
@@ -12,7 +10,7 @@ PROGRAMS = 15
 WORST = 1.34  # one launch more of four
 
 
-def most_lost(graph: kf.Graph, device: str) -> float:
+def most_lost(graph, device):
     """How many times the plan's predicted time is that of the fastest plan with one pair of its calls apart."""
     plan = kf.plan(graph, device=device)
     pairs = {pair for g in plan.groups for pair in itertools.combinations(dict.fromkeys(g.stages), 2)}
@@ -21,7 +19,7 @@ def most_lost(graph: kf.Graph, device: str) -> float:
     return plan.fused.predicted_us / fastest if fastest else 1.0  # of no elements, nothing runs
 
 
-def test_merges_seldom_lose() -> None:
+def test_merges_seldom_lose():
     """5 of these programs are predicted to be faster with a pair apart; 7 where values are merged in one order only."""
     lost = {}
     for seed in range(PROGRAMS):

@@ -1,10 +1,7 @@
 """The maps of the op table on the CPU's vectors, on every instruction set."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +25,7 @@ SIZE = 2**11
 WIDER = {"float32": np.float64, "float64": np.longdouble}
 
 
-def some_floats(rng: np.random.Generator, dtype: str) -> np.ndarray:
+def some_floats(rng, dtype):
     """Any bits, a few units, a few hundred, around 1, and small; no signalling NaN."""
     t = np_dtype(dtype)
     bits = rng.integers(0, 256, SIZE * t.itemsize, np.uint8).view(t)
@@ -38,7 +35,7 @@ def some_floats(rng: np.random.Generator, dtype: str) -> np.ndarray:
     return rng.permutation(np.concatenate([bits, *drawn]))
 
 
-def some_values(rng: np.random.Generator, dtype: str) -> np.ndarray:
+def some_values(rng, dtype):
     if dtype in DTYPES:
         return some_floats(rng, dtype)
     if dtype == "bool":
@@ -46,7 +43,7 @@ def some_values(rng: np.random.Generator, dtype: str) -> np.ndarray:
     return np.concatenate([rng.integers(-9, 10, SIZE), rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, SIZE)])
 
 
-def arguments(name: str, dtype: str, rng: np.random.Generator) -> list[np.ndarray]:
+def arguments(name, dtype, rng):
     """Some values, and all combinations of special ones."""
     arity = TABLE[name]["arity"]
     grid = np.meshgrid(*[specials(dtype)[:: 2 if arity == 3 else 1]] * arity)
@@ -58,7 +55,7 @@ def arguments(name: str, dtype: str, rng: np.random.Generator) -> list[np.ndarra
     return arrays
 
 
-def evaluate(name: str, *arrays: np.ndarray) -> np.ndarray:
+def evaluate(name, *arrays):
     return vector_maps.kernel(name, *(str(x.dtype) for x in arrays), size=arrays[0].size)(*arrays)
 
 
@@ -74,7 +71,7 @@ def test_errors(dtype, isa, rng):
     sweep(check, [(name,) for name in APPROXIMATE])
 
 
-def check_errors(name: str, arrays: list[np.ndarray], got: np.ndarray, exact: np.ndarray) -> None:
+def check_errors(name, arrays, got, exact):
     errors = vector_maps.ulp_errors(got, exact)
     if name == "logaddexp" and got.dtype == np.float64:  # a result near 0 has the errors of its terms
         errors[np.abs(exact) < np.max(np.abs(arrays), axis=0)] = 0
@@ -84,7 +81,7 @@ def check_errors(name: str, arrays: list[np.ndarray], got: np.ndarray, exact: np
 
 
 @pytest.fixture
-def libm() -> Iterator[None]:
+def libm():
     """Functions of float64 as where the system has no vector library."""
     _core.testing.use_vector_libm(False)
     yield
