@@ -1,11 +1,19 @@
-"""The pages: files that they name exist, and links lead somewhere."""
+"""The pages: files that they name exist, links lead somewhere, examples print what they say; what the site has."""
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
+import sys
 from fnmatch import fnmatch
 from itertools import pairwise
 from pathlib import Path
+
+import pytest
+
+import kfusion as kf
+from tools import api, examples
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "cmake", "cpp", "cuda", "docs", "notebooks", "python", "results", "tests", "tools")
@@ -109,3 +117,72 @@ def test_comments_begin_with_their_subject():
         text = f'x;\n  /// {word}.\nint y;  ///< {word}\n    """{word}."""\n# Sums.\n# {word}.\n'
         assert len(subjectless(text)) == 3
         assert subjectless(text.replace(word, "Sum of rows")) == []
+
+
+# ---- examples: python -m tools.examples writes what they print
+
+
+NEED_TORCH = {"docs/start-torch.md"}
+
+
+@pytest.mark.parametrize("page", examples.PAGES)
+def test_examples_run_and_print_what_the_page_says(page, tmp_path, monkeypatch):
+    if page in NEED_TORCH and importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch")
+    monkeypatch.chdir(tmp_path)  # examples may write files
+    text = (examples.ROOT / page).read_text()
+    assert "```python" in text
+    assert examples.rewritten(text, str(examples.ROOT / page)) == text
+
+
+def test_outputs_are_made_anew():
+    page = "a\n```python\nx = 1\nprint(x)\n```\n\n```text\n2\n```\nb\n```python\nprint(x + 1)\n```\n```py\n1 / 0\n```\n"
+    assert examples.rewritten(page) == page.replace("2\n```", "1\n```")
+    assert examples.rewritten(examples.rewritten(page)) == examples.rewritten(page)
+
+
+def test_an_error_names_the_line_of_the_page():
+    with pytest.raises(ZeroDivisionError) as info:
+        examples.rewritten("a\n\n```python\nx = 1\n1 / 0\n```\n", "page.md")
+    trace = info.traceback[-1]
+    assert (str(trace.path).endswith("page.md"), trace.lineno + 1) == (True, 5)
+
+
+# ---- the site, which CI builds strictly; python -m tools.api writes docs/api.md
+
+
+def test_the_api_page_is_up_to_date():
+    """If not: python -m tools.api."""
+    text = api.text()
+    for name in kf.__all__:
+        known = rf"[.`/ ]{re.escape(name)}[`(\n]|### {re.escape(name)}\n"
+        assert re.search(known, text) or re.match("(un)?fused_|__version__", name), name
+    if sys.version_info[:2] == (3, 11):  # signatures are written differently by each Python
+        assert api.PAGE.read_text() == text
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    pages = [page for page in PAGES if not page.startswith(("cpp/", "python/"))]
+    notebooks = [f"notebooks/{path.name}.md" for path in (ROOT / "notebooks").glob("*.ipynb")]
+    assert [page for page in (*pages, *notebooks) if f": {page}\n" not in navigation] == []
+
+
+def test_hooks():
+    pytest.importorskip("mkdocs")
+    from tools import pages
+
+    heading = "The way of a call: `kf.fuse(f)`, 2"
+    page = ROOT / "docs" / "using.md"
+    assert {pages.anchor(h) for h in re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)} == anchors(page)
+    assert pages.anchor(heading) == "the-way-of-a-call-kffusef-2"
+    notebook = json.loads((ROOT / "notebooks" / "01_relu_layernorm.ipynb").read_text())
+    text = pages.notebook_page(notebook)
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert text.count("````python\n") == len(code)
+    assert "data:image/png;base64," in text
+    assert "\x1b" not in text
+
+
+def test_the_citation_is_of_this_version():
+    assert f"\nversion: {kf.__version__}\n" in (ROOT / "CITATION.cff").read_text()
