@@ -20,7 +20,7 @@ import selection
 from gpu_turns import turn
 from kfusion import _core
 from kfusion._tracing import library_checks
-from kinds import FRAMEWORKS, Kind
+from kinds import FRAMEWORKS, HAVE_GPU, Kind
 
 hypothesis.settings.register_profile("kfusion", database=None)  # nothing is kept from an earlier run
 hypothesis.settings.load_profile("kfusion")
@@ -159,6 +159,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.filterwarnings(_NO_CONTEXT))
+            item.add_marker(pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU"))
     option = config.option
     if option.cases or option.one_in > 1:
         kept = selection.chosen((item.nodeid for item in items), option.seed, option.cases, option.one_in)

@@ -2,7 +2,6 @@
 They have the bits of the interpreter, whose stack does not grow with them."""
 
 import itertools
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -10,13 +9,10 @@ import pytest
 import kfusion as kf
 from graph_runs import draw, wide
 from kinds import DTYPES
-from loops_by import as_list, assert_same_bits, generated, generated_all, loops_by
+from loops_by import GENERATED, as_list, assert_same_bits, generated, generated_all, loops_by
 from sweeps import sweep
 
-pytestmark = [
-    pytest.mark.native,
-    pytest.mark.skipif(find_spec("llvmlite") is None, reason="llvmlite compiles generated loops"),
-]
+pytestmark = GENERATED
 
 STEPS = 650  # some links; compiling one takes some hundredths of a second
 

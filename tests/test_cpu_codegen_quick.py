@@ -1,7 +1,5 @@
 """Quick forms in generated kernels (cpp/cpu/codegen/quick.hpp): where rounding hides their errors, nowhere else."""
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 
@@ -9,13 +7,10 @@ import kfusion as kf
 from graph_runs import wide
 from kfusion import _core
 from kinds import np_dtype
-from loops_by import generated, generated_all
+from loops_by import GENERATED, generated, generated_all
 from sweeps import sweep
 
-pytestmark = [
-    pytest.mark.native,
-    pytest.mark.skipif(find_spec("llvmlite") is None, reason="llvmlite compiles generated loops"),
-]
+pytestmark = GENERATED
 
 FORM = "mask.reduce.ps"  # of the argument of a quick exponential
 

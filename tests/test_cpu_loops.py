@@ -3,7 +3,6 @@ lie anyhow and hold anything, against the same functions in float64; the interpr
 
 import itertools
 from contextlib import contextmanager
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -13,13 +12,10 @@ from graph_runs import draw, wide
 from kfusion import _core
 from kinds import ALL_DTYPES, DTYPES, np_dtype
 from layouts import laid_out
-from loops_by import RELATIVE, assert_near, check, generated, generated_all, loops_by
+from loops_by import GENERATED, RELATIVE, assert_near, check, generated, generated_all, loops_by
 from sweeps import sweep
 
-pytestmark = [
-    pytest.mark.native,
-    pytest.mark.skipif(find_spec("llvmlite") is None, reason="llvmlite compiles generated loops"),
-]
+pytestmark = GENERATED
 EPS = 1e-5
 
 

@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kinds import HAVE_GPU
 from sweeps import sweep
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
-
-needs_gpu = pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
 
 
 def table(rng, shape):
@@ -301,7 +298,6 @@ def test_elementwise_work_is_done_at_the_positions_alone(rng):
 
 
 @pytest.mark.cuda
-@needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_on_a_gpu(dtype):
     words, places = (
@@ -321,7 +317,6 @@ def test_on_a_gpu(dtype):
 
 
 @pytest.mark.cuda
-@needs_gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("classes", [32_000, 50_257, 70_000, 128_257, 262_144])
 def test_losses_of_long_rows_and_gradients_on_a_gpu(classes, dtype):
@@ -338,7 +333,6 @@ def test_losses_of_long_rows_and_gradients_on_a_gpu(classes, dtype):
 
 
 @pytest.mark.cuda
-@needs_gpu
 def test_nothing_is_read_outside_on_a_gpu():
     x, i = torch.ones(5, 64, device="cuda"), torch.tensor([4, 5, -1, -6, 2**40], device="cuda")
     taken, embedded = kf.fuse(lambda x, i: x[i] + 1)(x, i), kf.fuse(lambda x, i: F.embedding(i, x) + 1)(x, i)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from kfusion import _core, _prebuilt
-from kinds import HAVE_GPU
 
 ROWS = [pytest.param(row, id=f"{row.name}-{i}") for i, row in enumerate(_prebuilt.FUNCTIONS)]
 CHOICES = (_prebuilt.COMMON, _prebuilt.FUNCTIONS)
@@ -85,7 +84,6 @@ def test_none_is_a_choice(tmp_path):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
 @needs_prebuilt
 def test_calls_need_no_nvrtc(tmp_path):
     """In a process of its own, which has compiled nothing."""

@@ -9,7 +9,6 @@ import pytest
 import kfusion as kf
 from host_cuda import HAVE_COMPILER
 from kfusion import _core
-from kinds import HAVE_GPU
 from programs.checks import H200, Runner, check_gain, check_groups, poisoned
 from programs.drawing import CALL_PROFILES, GRAD_PROFILES, PROFILES, Seeded, draw_program
 from programs.forms import Form
@@ -144,7 +143,6 @@ def test_programs_as_cuda_text(seed):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
 @pytest.mark.parametrize("profile", [None, "attention"])
 def test_programs_on_a_gpu(seed, profile):
     assert_none(check_programs("gpu", seed, range(40), profile), seed, "gpu")

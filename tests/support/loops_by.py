@@ -5,14 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import pytest
 
 import kfusion as kf
 from graph_runs import wide
 from kfusion import _core
 
+# For modules whose loops must be generated.
+GENERATED = [
+    pytest.mark.native,
+    pytest.mark.skipif(find_spec("llvmlite") is None, reason="llvmlite compiles generated loops"),
+]
 RELATIVE = {"float64": 1e-12, "float32": 2e-6, "float16": 2e-3, "bfloat16": 1.6e-2}
 
 
