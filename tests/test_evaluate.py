@@ -194,35 +194,28 @@ def _module(m):
     return m.double().requires_grad_(False)
 
 
-def check_one_call(name):
+def test_what_torch_has_as_one_kernel_is_one_call():
     torch = pytest.importorskip("torch")
     x = torch.randn(4, 6, 8, dtype=torch.float64)
     mean, var, added = x[0, :, 0], x[1, :, 1] ** 2, x[0, :, :6]
     arrays = SimpleNamespace(w=x[0, 0], mean=mean, var=var, matrix=x[0], added=added, mask=added > -0.5)
     arrays.targets = torch.arange(32).reshape(4, 8) % 6
-    traced = trace(lambda x: SPELLINGS[name](torch.nn.functional, x, arrays), x)
-    inputs = [i.array for i in traced.inputs]
-    library, graph = _libraries.Torch("cpu"), traced.graph.to_dict()
-    (got,) = evaluate.program(traced, library)(*inputs)
-    [expected] = _core.run_graph(traced.graph, inputs, name)
-    torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-    outputs, nodes = [output["node"] for output in graph["outputs"]], graph["nodes"]
-    natives = evaluate._natives(traced, library, nodes)
-    steps = evaluate._planned(natives, library, nodes, outputs, [None] * len(nodes))
-    views = [s for s in steps[:-1] if nodes[s.result]["op"] in ("transpose", "reshape")]
-    assert len(steps) - len(views) == 1
 
+    def check(name):
+        traced = trace(lambda x: SPELLINGS[name](torch.nn.functional, x, arrays), x)
+        inputs = [i.array for i in traced.inputs]
+        library, graph = _libraries.Torch("cpu"), traced.graph.to_dict()
+        (got,) = evaluate.program(traced, library, forms=traced.forms)(*inputs)
+        [expected] = _core.run_graph(traced.graph, inputs, name)
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
+        outputs, nodes = [output["node"] for output in graph["outputs"]], graph["nodes"]
+        natives = evaluate._natives(traced, library, nodes)
+        natives |= {f.result: evaluate._of_form(f) for f in traced.forms}
+        steps = evaluate._planned(natives, library, nodes, outputs, [None] * len(nodes))
+        views = [s for s in steps[:-1] if nodes[s.result]["op"] in ("transpose", "reshape")]
+        assert len(steps) - len(views) == 1
 
-OF_TORCH = "F.scaled_dot_product_attention"
-
-
-def test_what_torch_has_as_one_kernel_is_one_call():
-    sweep(check_one_call, [(name,) for name in SPELLINGS if not name.startswith(OF_TORCH)])
-
-
-@pytest.mark.xfail(reason="torch's own attention is traced as its steps")
-def test_torchs_attention_is_one_call():
-    sweep(check_one_call, [(name,) for name in SPELLINGS if name.startswith(OF_TORCH)])
+    sweep(check, [(name,) for name in SPELLINGS])
 
 
 def test_values_are_let_go_after_their_last_use():

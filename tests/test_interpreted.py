@@ -12,7 +12,7 @@ import kfusion as kf
 from kfusion import _core
 
 TESTS = pathlib.Path(__file__).parent
-SUITE = ["fuse", "fuse_writes", "fused_ops", "fused_random", "gathers", "each", "cpu_columns", "cpu_gradients"]
+SUITE = ["fuse", "fuse_writes", "fused_ops", "fused_random", "gathers", "each", "regroup", "partial_sums"]
 SHAPES = [(0, 5), (1, 1), (3, 33), (700, 301), (2, 400_000)]  # some are computed in several parts
 
 
