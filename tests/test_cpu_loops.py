@@ -291,17 +291,16 @@ def test_sums_of_columns_beside_rows(some, rng):
     sweep(summed, [(shape, *draws(rng, DTYPES)) for shape in shapes])
 
 
-class TestLanes:
-    @pytest.mark.parametrize("cols", [1, 8, 64, 70, 5000])
-    @pytest.mark.parametrize("rows", [1, 3])
-    def test_each_is_taken_once(self, rows, cols, isa):
-        """LLVM 22.1 took a lane twice and its neighbour never, with AVX-512, where all lanes were shuffled to add them
-        up and the sum was then compared, as a cast to float16 does."""
-        for lane in range(16):
-            x = np.zeros((rows, cols))
-            x[:, lane % cols] = 5
-            got = generated(lambda x: x.sum(1).astype("float16"), x)
-            np.testing.assert_array_equal(got, np.full(rows, 5, np.float16))
+@pytest.mark.parametrize("cols", [1, 8, 64, 70, 5000])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_each_lane_is_taken_once(rows, cols, isa):
+    """LLVM 22.1 took a lane twice and its neighbour never, with AVX-512, where all lanes were shuffled to add them up
+    and the sum was then compared, as a cast to float16 does."""
+    for lane in range(16):
+        x = np.zeros((rows, cols))
+        x[:, lane % cols] = 5
+        got = generated(lambda x: x.sum(1).astype("float16"), x)
+        np.testing.assert_array_equal(got, np.full(rows, 5, np.float16))
 
 
 @pytest.mark.parametrize("zero", [0.0, -0.0])
