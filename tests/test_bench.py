@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -437,72 +436,15 @@ def test_rows_of_samples() -> None:
     assert (product.gbps, product.of_copy, product.tflops) == (None, 0.5, 2000.0)
 
 
-class TestCompile:
-    """`kfusion bench compile`: which versions are compiled, and how."""
-
-    QUICK = bench.Options(device="cpu", quick=True, peers=("torch",), repeats=2)
-
-    def test_models_that_tell_most_come_first(self):
-        pytest.importorskip("transformers")
-        names = [job.name for job in suites.jobs(["compile"], bench.Options(device="cuda"))]
-        assert names[:3] == ["BERT", "ResNet", "diffusion block"]
-        assert len(set(names)) == len(names) == len(models.available())
-
-    def test_versions(self, monkeypatch):
-        torch = pytest.importorskip("torch")
-        seen, wrong = [], set()
-
-        def first(call, exact, device):
-            return compiling._First(1.0 if seen[-1][0] in wrong else 1e-7, 1.0, 1.0, 0, None)
-
-        def compiled(model, *, dynamic, mode, backend="inductor"):
-            seen.append((None, mode, backend if type(backend) is str else "kfusion"))
-            return model
-
-        def version(model, name, plain=compiling._version):
-            run = plain(model, name)
-            if name == "torch":
-                seen.append((name, None, None))
-            else:
-                seen[-1] = (name, *seen[-1][1:])
-            return run
-
-        monkeypatch.setattr(compiling, "_warm_up", lambda: None)
-        monkeypatch.setattr(compiling, "_cold", contextlib.nullcontext)
-        monkeypatch.setattr(compiling, "_first", first)
-        monkeypatch.setattr(compiling, "_version", version)
-        monkeypatch.setattr(torch, "compile", compiled)
-
-        def run(**more):
-            case = compiling.CompileCase("compile", "diffusion block", "float32", False)
-            chosen = dataclasses.replace(self.QUICK, **more)
-            return case._compiled(dict, {}, [], chosen, lambda done, what: None)
-
-        peers = ("torch.compile.max", "torch.compile.graphs", "torch.compile", "torch")
-        run(device="cuda", peers=peers, all_peers=True)
-        assert seen[0] == ("torch", None, None)
-        assert set(seen[1:]) == {
-            ("kfusion", None, "kfusion"),
-            ("kfusion.graphs", "reduce-overhead", "kfusion"),
-            ("torch.compile", None, "inductor"),
-            ("torch.compile.graphs", "reduce-overhead", "inductor"),
-            ("torch.compile.max", "max-autotune", "inductor"),
-        }
-        runs, _, _ = run(peers=("torch", "torch.compile", "torch.compile.max"))  # one compiles slowly
-        assert list(runs) == ["torch", "kfusion", "torch.compile"]
-        wrong.add("kfusion.graphs")
-        with pytest.raises(AssertionError, match=r"kfusion\.graphs is wrong by 1\.0e\+00"):
-            run(device="cuda")
-        run()
-
-    @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
-    def test_a_tiny_model_is_measured(self):
-        pytest.importorskip("torch")
-        (case,) = bench.run(["compile"], dataclasses.replace(self.QUICK, only="diffusion block"), commit="abc").cases
-        assert not case.notes
-        states = (compiling.CALL, compiling.CALL_CPU, compiling.FIRST, compiling.FIRST_CPU)
-        assert {(r.version, r.state) for r in case.rows} == set(itertools.product(("kfusion", "torch"), states))
-        ours = case.find("kfusion", compiling.CALL)
-        assert (ours.samples, ours.breaks) == (2, 0)
-        assert ours.error < 1e-5
-        assert np.isfinite([r.median_us for r in case.rows]).all()
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+def test_a_tiny_model_is_compiled_and_measured():
+    pytest.importorskip("torch")
+    quick = bench.Options(device="cpu", quick=True, peers=("torch",), repeats=2, only="diffusion block")
+    (case,) = bench.run(["compile"], quick, commit="abc").cases
+    assert not case.notes
+    states = (compiling.CALL, compiling.CALL_CPU, compiling.FIRST, compiling.FIRST_CPU)
+    assert {(r.version, r.state) for r in case.rows} == set(itertools.product(("kfusion", "torch"), states))
+    ours = case.find("kfusion", compiling.CALL)
+    assert (ours.samples, ours.breaks) == (2, 0)
+    assert ours.error < 1e-5
+    assert np.isfinite([r.median_us for r in case.rows]).all()
