@@ -13,6 +13,7 @@ import pytest
 import kfusion as kf
 from cpu_products import require_blas
 from kfusion import _core, _times
+from kfusion._cli.main import main
 from tracing import Traces
 
 pytestmark = pytest.mark.native
@@ -280,3 +281,25 @@ def test_interrupted(folder, arrays, slow_products):
     with pytest.raises(KeyboardInterrupt):
         kf.tune(lambda x, w: kf.tanh(x @ w), *arrays, progress=stop)
     assert (folder / _times.FILE).read_bytes() == before
+
+
+def test_methods_and_the_command(folder, arrays, tmp_path, capsys):
+    class Layer:
+        def __init__(self, w):
+            self.w = w
+
+        @kf.fuse
+        def apply(self, x):
+            return kf.gelu(x @ self.w)
+
+    labels = {"matmul+gelu", "matmul", "gelu"}
+    x, w = arrays
+    assert {k.label for k in kf.tune(Layer(w).apply, x).kernels} == labels
+    (tmp_path / "mine.py").write_text("import kfusion as kf\ndef f(x, w):\n    return kf.gelu(x @ w)\n")
+    command = ["tune", f"{tmp_path}/mine.py:f", "--shape", "96x64", "--shape", "64x160"]
+    assert main([*command, "--json"]) == 0
+    said = capsys.readouterr()
+    assert {k["label"] for k in json.loads(said.out)["kernels"]} == labels
+    assert "done" in said.err or "100%" in said.err
+    assert main(command) == 0
+    assert "cpu_products" in capsys.readouterr().out
