@@ -1,19 +1,27 @@
-"""How a call reaches its kernels: the ways of calling, and what is remembered of the call before."""
+"""How a call of `kf.fuse` reaches its kernels: the ways of calling, what tells calls apart, what is kept of a call."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import subprocess
 import sys
 import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import kfusion as kf
+from kinds import HAVE_GPU
+from sweeps import sweep
+from tracing import counting
 
-HAVE_GPU = kf._core.cuda_device_count() > 0
+pytestmark = pytest.mark.native
+X = np.arange(3.0)
+SCALE, OTHER, helper, TOGGLE = 1.0, 1.0, None, True
 
 
 def affine(x, scale=2.0, *, shift=1.0):
@@ -30,6 +38,7 @@ def expected(x, scale=2.0, shift=1.0):
 def test_every_way_of_calling(rng):
     f, x = kf.fuse(affine), rng.standard_normal((3, 5))
     keyword = "".join(["sh", "ift"])  # another object than the name in the code
+    out = np.full_like(x, np.nan)
     for got, want in (
         (f(x), expected(x)),
         (f(x, 3.0), expected(x, 3.0)),
@@ -40,26 +49,13 @@ def test_every_way_of_calling(rng):
         (functools.partial(f, x)(shift=2.5), expected(x, shift=2.5)),
         (next(map(f, [x])), expected(x)),
         (f(x, out=None, stream=None), expected(x)),
+        (f(x, **{"".join(["o", "ut"]): out}), expected(x)),
     ):
         np.testing.assert_array_equal(got, want)
-
-
-def test_out_by_a_name_that_was_put_together(rng):
-    f, x = kf.fuse(affine), rng.standard_normal((3, 5))
-    out = np.full_like(x, np.nan)
-    assert f(x, **{"".join(["o", "ut"]): out}) is out
     np.testing.assert_array_equal(out, expected(x))
-
-
-def test_out_is_an_argument_like_another_where_it_is_no_keyword():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'out'"):
-        kf.relu(np.ones(3), out=np.ones(3))
-
-
-@pytest.mark.parametrize("args", [(), (1, 2, 3, 4)])
-def test_wrong_numbers_of_arguments(args):
-    with pytest.raises(TypeError, match="argument"):
-        kf.fuse(affine)(*args)
+    for args in ((), (1, 2, 3, 4)):
+        with pytest.raises(TypeError, match="argument"):
+            f(*args)
 
 
 def test_a_subclass_may_wrap_the_call(rng):
@@ -76,12 +72,6 @@ def test_a_subclass_may_wrap_the_call(rng):
     assert f.calls == 3
 
 
-def test_what_was_never_made_cannot_be_called():
-    made = kf.FusedFunction.__new__(kf.FusedFunction)
-    with pytest.raises(TypeError, match="__init__ was not called"):
-        made(np.ones(3))
-
-
 def test_arguments_of_very_many_types(rng):
     """More than the table of types finds without a lock."""
     f, x = kf.fuse(lambda x, other: x * other.scale), rng.standard_normal(3)
@@ -91,118 +81,224 @@ def test_arguments_of_very_many_types(rng):
             np.testing.assert_array_equal(f(x, other), x * scale)
 
 
-# ---- the call before ----
+# ---- what tells calls apart ----
 
 
 def variants(rng):
     """Arrays that differ from the one before in one thing each."""
     x = rng.standard_normal((4, 6))
     square = rng.standard_normal((4, 4))
-    return [
-        x,
-        x.astype(np.float32),  # dtype
-        x,
-        np.asfortranarray(x),  # strides
-        np.repeat(x, 2, axis=0)[::2],
-        x[:, ::-1],
-        x[:3],  # extents
-        x[:, :5],
-        square,
-        square.T,
-        x[0],  # axes
-        x[:0],
-        x[None],
-        x[:1],
-        np.broadcast_to(x[:1], (4, 6)),
-        np.asfortranarray(x).T,
-        x.astype(np.int64),
-    ]
+    many = rng.standard_normal((1, 2) * 15)
+    layouts = [x, np.asfortranarray(x), np.repeat(x, 2, axis=0)[::2], x[:, ::-1]]
+    extents = [x[:3], x[:, :5], square, square.T, x[0], x[:0], x[None], x[:1], np.broadcast_to(x[:1], (4, 6))]
+    return [x, x.astype(np.float32), *layouts, *extents, np.asfortranarray(x).T, x.astype(np.int64), many, many.T]
 
 
 def test_calls_that_take_turns(rng):
     arrays, f = variants(rng), kf.fuse(affine)
-    order = [*range(len(arrays)), *rng.integers(0, len(arrays), 100)]
-    for i in order:
+    for i in [*range(len(arrays)), *rng.integers(0, len(arrays), 100)]:
         got, want = f(arrays[i]), expected(arrays[i])
         assert (got.dtype, got.shape) == (want.dtype, want.shape)
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
-def test_fresh_arrays_at_the_same_address():
+class Model:
+    def __init__(self, scale):
+        self.scale = scale
+
+
+def test_what_lies_at_the_same_address():
     """What was freed is not taken for what lies there now."""
-    f = kf.fuse(affine)
+    f, g = kf.fuse(affine), kf.fuse(lambda x, model: x * model.scale)
     for i in range(50):
         for shape in ((8,), (2, 4), (4, 2)):
             np.testing.assert_array_equal(f(np.full(shape, float(i))), np.full(shape, 2.0 * i + 1))
+        np.testing.assert_array_equal(g(X, Model(float(i))), X * i)
 
 
-def test_objects_at_the_same_address():
-    class Model:
-        def __init__(self, scale):
-            self.scale = scale
+def test_values_that_differ():
+    """Each function by each of the values, one after the other."""
 
-    f, x = kf.fuse(lambda x, model: x * model.scale), np.ones(3)
-    for i in range(50):
-        np.testing.assert_array_equal(f(x, Model(float(i))), np.full(3, float(i)))
+    def check(function, *values):
+        fused = kf.fuse(function)
+        for value in values:
+            np.testing.assert_array_equal(fused(X + 1, value), function(X + 1, value))
+
+    dicts = {0.5: 2.0}, {7.0: 2.0}, {0.5: 3.0}, {(1, 2.0)[1]: 1}, {-0.0: 1.0}, {0.0: 1.0}
+    sweep(
+        check,
+        [
+            (lambda x, d: x * next(iter(d)) + next(iter(d.values())), *dicts),
+            (lambda x, r: x * r.stop, range(0, 3, 2), range(0, 4, 2), slice(0, 5), slice(0, 3)),
+            (lambda x, a: x * 2.0 if a > 1.0 else x * a, 0.5, 2.0, 0.25, 0.5, 3.0, 2.0),
+        ],
+    )
 
 
-def test_floats_that_are_looked_at_and_others(rng):
-    f = kf.fuse(lambda x, limit: x * 2.0 if limit > 1.0 else x * limit)
-    x = rng.standard_normal(5)
-    for limit in (0.5, 2.0, 0.25, 0.5, 3.0, 2.0):
-        np.testing.assert_array_equal(f(x, limit), x * (2.0 if limit > 1.0 else limit))
+def by_scale(x):
+    return x * SCALE
 
 
-def test_clearing_between_calls(rng):
-    f, x = kf.fuse(affine), rng.standard_normal(3)
+def by_other(x):
+    return x + OTHER
+
+
+def test_names_whose_values_are_equal(monkeypatch):
+    """A value of another name makes another call."""
+    f = kf.fuse(lambda x: helper(x))
+    changes = ("helper", by_scale, X), ("helper", by_other, X + 1), ("SCALE", 3.0, X + 1), ("helper", by_scale, 3 * X)
+    for name, value, want in changes:
+        monkeypatch.setitem(globals(), name, value)
+        np.testing.assert_array_equal(f(X), want)
+
+
+class Doing:
+    """An array that does something when it is read."""
+
+    shape, dtype = (3,), np.dtype(float)
+
+    def __init__(self, does):
+        self.does = does
+
+    def __dlpack_device__(self):
+        return X.__dlpack_device__()
+
+    def __dlpack__(self, **options):
+        self.does()
+        return X.__dlpack__(**options)
+
+
+def test_a_name_that_is_rebound_while_arguments_are_read():
+    """The call goes by one value of the name, and keeps nothing that was made with another."""
+
+    def toggle():
+        global TOGGLE
+        TOGGLE = not TOGGLE
+
+    global TOGGLE
+    f = kf.fuse(lambda x: x * 2 if TOGGLE else x * 100)
+    for _ in range(4):
+        f(Doing(toggle))
+    for TOGGLE in (True, False, True):
+        np.testing.assert_array_equal(f(X), X * (2 if TOGGLE else 100))
+
+
+def test_a_list_that_shrinks_while_it_is_read():
+    arrays = [Doing(lambda: arrays.__delitem__(slice(1, None))), X, X, X]
+    np.testing.assert_array_equal(np.asarray(kf.fuse(lambda xs: xs[0] * 2)(arrays)), X * 2)
+
+
+def test_out_over_an_argument_after_an_array_changed_its_shape():
+    holder = Model(np.full((1, 5), 1000.0))
+    f = kf.fuse(lambda x: x[::-1] + holder.scale)
+    a = np.arange(5.0)
+    np.testing.assert_array_equal(f(a), a[None, ::-1] + 1000)
+    holder.scale.shape = (5,)
+    holder.scale[:] = 4
+    want = a[::-1] + 4
+    np.testing.assert_array_equal(f(a, out=a), want)
+
+
+def test_errors_of_a_metaclass_are_raised():
+    """A class that cannot say what it has is no class without attributes."""
+
+    class Failing(type):
+        def __getattr__(cls, name):
+            raise RuntimeError(f"no answer about {name}")
+
+    class Argument(metaclass=Failing):
+        pass
+
+    with pytest.raises(RuntimeError, match="no answer about __kfusion"):
+        kf.fuse(lambda x, a: x + 1)(np.ones(3), Argument())
+
+
+# ---- what is kept, and when a function is traced again ----
+
+
+def test_a_signature_is_traced_once(rng):
+    f = counting(lambda x, n=2: x * n)
+    x = rng.standard_normal(8)
+    first = (x[:4],), (x[4:],), (x[:4].copy(),)
+    others = (x[:5],), (x[:4].astype(np.float32),), (x[::2],), (x[:4], 3), (x[:4], True)  # equal to 1, but no integer
+    for calls, traces in ((first, 1), (others, 6), (others, 6)):
+        for given in calls:
+            f(*given)
+        assert len(f.count) == traces
     for _ in range(3):
-        np.testing.assert_array_equal(f(x), expected(x))
         f.clear()
         assert f._cached() == 0
+        np.testing.assert_array_equal(f(x, 3), x * 3)
 
 
-def test_more_signatures_than_are_kept():
-    f = kf.fuse(lambda x, n: x + n)
-    for n in [*range(700), 0, 699, 5]:
-        np.testing.assert_array_equal(f(np.zeros(2), n), np.full(2, float(n)))
+@pytest.mark.parametrize("f", [kf.fuse(lambda x: x * 2 + 1), kf.fused_relu_layernorm], ids=["fuse", "own"])
+def test_arguments_are_not_kept(f):
+    """Not even until Python looks for cycles: they may be all that a GPU holds."""
+    torch = pytest.importorskip("torch")
+    gc.disable()
+    try:
+        for _ in range(2):
+            x = torch.ones(3, 4)
+            alive = weakref.ref(x)
+            f(x)
+            del x
+            assert alive() is None
+    finally:
+        gc.enable()
 
 
-def test_threads_that_call_with_different_arrays(rng):
-    f, wrong = kf.fuse(affine), []
-    ready = threading.Barrier(4)
-
-    def work(x):
-        ready.wait()
-        for _ in range(300):
-            if not np.array_equal(f(x), expected(x)):
-                wrong.append(x.shape)
-
-    arrays = [rng.standard_normal(s) for s in ((3,), (4, 5), (5, 4), (2, 2, 2))]
-    threads = [threading.Thread(target=work, args=(x,)) for x in arrays]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
-
-
-def test_many_arrays_and_results(rng):
-    """More than a call has room for on its stack."""
-    arrays = [rng.standard_normal((3,)) for _ in range(40)]
-    f = kf.fuse(lambda arrays: [x + float(i) for i, x in enumerate(arrays)])
-    for _ in range(2):
-        for i, (got, x) in enumerate(zip(f(arrays), arrays, strict=True)):
-            np.testing.assert_array_equal(got, x + i)
-    outs = [np.full(3, np.nan) for _ in arrays]
-    f(arrays, out=outs)
-    for i, (got, x) in enumerate(zip(outs, arrays, strict=True)):
-        np.testing.assert_array_equal(got, x + i)
+def test_floats_are_read_when_the_kernels_run(rng):
+    """Rounded to what they meet; NumPy's keep their dtype."""
+    f = counting(lambda x, a, b=0.5: x * a + b)
+    x = rng.standard_normal(5)
+    with np.errstate(invalid="ignore"):
+        for a in (0.1, 0.2, float("nan"), float("inf"), -0.0):
+            np.testing.assert_array_equal(f(x, a), x * a + 0.5)
+            np.testing.assert_array_equal(f(x, a, 2 * a), x * a + 2 * a)
+    assert len(f.count) == 2
+    for dtype in ("float16", "float32", "float64"):
+        f, x = counting(lambda x, a: x + a), rng.standard_normal(5).astype(dtype)
+        for a in (0.1, 1 / 3, 1e-9):
+            np.testing.assert_array_equal(f(x, a), x + np.dtype(dtype).type(a))
+        assert len(f.count) == 1
+    f, x = counting(lambda x, a: x + a), rng.standard_normal(5).astype(np.float32)
+    for kind in (float, np.float64, np.float32):
+        for a in (kind(0.1), kind(0.7)):
+            assert f(x, a).dtype == (x + a).dtype
+            np.testing.assert_array_equal(f(x, a), x + a)
+    assert len(f.count) == 3
 
 
-def test_arrays_of_many_axes(rng):
-    x = rng.standard_normal((1, 2) * 15)
-    for y in (x[..., 0:1], x.T, x):
-        np.testing.assert_array_equal(kf.fuse(affine)(y.reshape(y.shape)), expected(y))
+LOOKS = [
+    lambda x, a: {f"{a:.1f}": x + 1}[f"{a:.1f}"],
+    lambda x, a: x * (2 if isinstance(a, float) else 3),
+    lambda x, a: x * np.full(5, a),
+    lambda x, a: (x + 1, a),
+    lambda x, a: x * {0.5: 1, 2.0: 7, -1.0: 5}[a],
+    lambda x, a: x * sorted([a, 0.7])[0],
+]
+
+
+def test_floats_that_the_function_looks_at(rng):
+    def check(body):
+        f = counting(body)
+        for a in (0.5, 2.0, -1.0, 0.5, 2.0):
+            np.testing.assert_equal(f(x, a), body(x, a))
+        assert len(f.count) <= 2 * 3  # a trace may fail on what stands for a float first
+
+    x = rng.uniform(1, 2, 5)
+    sweep(check, [(body,) for body in LOOKS])
+
+
+def test_a_function_forgets_what_it_has_not_used():
+    f = counting(lambda x, n: x + n)
+    x = np.ones(2)
+    for n in range(1100):
+        assert f(x, n)[0] == 1 + n
+    assert f._cached() <= 512
+    traced = len(f.count)
+    f(x, 1099)
+    assert len(f.count) == traced
 
 
 def test_first_calls_of_kernels_on_disk_import_nothing_heavy(tmp_path):
@@ -218,6 +314,26 @@ def test_first_calls_of_kernels_on_disk_import_nothing_heavy(tmp_path):
     for _ in range(2):  # the first one compiles
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert not {"numpy.ma", "importlib.resources", "llvmlite"} & set(done.stdout.split())
+
+
+def test_threads_that_call_with_different_arrays(rng):
+    @kf.fuse
+    def f(x, scale):
+        return kf.softmax(x * scale), x.sum(0)
+
+    xs = [rng.standard_normal(s) for s in ((3,), (4, 5), (5, 4), (2, 2, 2), *((50, n) for n in range(40, 44)))]
+    wanted = [(kf.softmax(x * 0.5), x.sum(0)) for x in xs]
+    ready = threading.Barrier(8)
+
+    def work(first):
+        ready.wait(60)
+        for k in range(200):
+            i = (first + k) % 8 if k % 2 else first
+            for got, want in zip(f(xs[i], 0.5), wanted[i], strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-12)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
 
 
 # ---- CUDA ----
@@ -258,9 +374,7 @@ def test_devices_that_take_turns(rng):
 @pytest.mark.cuda
 def test_a_thread_that_never_used_cuda(rng):
     torch = pytest.importorskip("torch")
-    f, x, results = kf.fuse(affine), torch.randn(1000, device="cuda"), []
+    f, x = kf.fuse(affine), torch.randn(1000, device="cuda")
     f(x)
-    thread = threading.Thread(target=lambda: results.append(f(x)))
-    thread.start()
-    thread.join()
-    torch.testing.assert_close(results[0], x * 2.0 + 1.0)
+    with ThreadPoolExecutor(1) as pool:
+        torch.testing.assert_close(pool.submit(f, x).result(), x * 2.0 + 1.0)

@@ -1,91 +1,50 @@
 """Functions that write into their arguments: what eager does, after all reads, and in place where kernels can."""
 
+import itertools
 import tracemalloc
 
 import numpy as np
 import pytest
 
 import kfusion as kf
+from sweeps import sweep
 
 torch = pytest.importorskip("torch")
 
 SHAPE = (5, 4)
 
 
-def plus(x, y):
-    x += y
-    return x * 2
+def of(body, library=np):
+    """A function of x and y."""
+    scope = {"np": np, "torch": torch, "library": library, "NAMED": NAMED}
+    exec(f"def f(x, y):\n    {body}\n", scope)
+    return scope["f"]
 
 
-def whole(x, y):
-    x[...] = y[0]
-
-
-def parts(x, y):
-    x[1] = y[0]
-    x[-2:, 1:3] += y[:2, :2]
-    x[0, None, 2] = 7
-    return y + x, x
-
-
-def views(x, y):
-    rows, turned = x[1:3], x.T
-    rows += y[:2]
-    turned[0] = 5
-    x[2:2] = 3
-    return rows * 2, turned, x
-
-
-def steps(x, y):
-    x[::2] += 1
-    x[[0, 3]] = y[:2]
-    return x
-
-
-def mask(x, y):
-    x[x < 0] = 3
-    x[y[:, 0] > 0] = y[0, 0]
-
-
-def shifted(x, y):
-    x[1:] = x[:-1] * 1
-    y[...] = x
-    return y, x
-
-
-def stored_twice(x, y):
-    total = x + y
-    x[...] = total
-    y[...] = total
-    return total
-
-
-def a_sum(x, y):
-    x -= x.sum(0)
-    y *= x.max()
-
-
-BOTH = [plus, whole, parts, views, steps, mask, shifted, stored_twice, a_sum]
-
-
-def numpys_own(x, y):
-    np.add(x, y, out=x)
-    np.copyto(x, y[0], where=y > 0)
-    x.fill(2) if x.ndim > 2 else x.sort()
-
-
-def torchs_own(x, y):
-    torch.mul(x, y, out=x)
-    x.lerp_(y, 0.25).clamp_(min=0).view(-1)[3:6].zero_()
-    x[1].copy_(y[1]).fill_(y[0, 0])
-    x.t()[2].add_(1, alpha=2)
-    x.data -= y
-    y.detach().mul_(2)
-    return x.contiguous().neg_(), y
-
-
-CASES = [(f, library) for f in BOTH for library in ("numpy", "torch")]
-CASES += [(numpys_own, "numpy"), (torchs_own, "torch")]
+NAMED = torch.zeros(3)
+PLUS = "x += y; return x * 2"
+PARTS = "x[1] = y[0]; x[-2:, 1:3] += y[:2, :2]; x[0, None, 2] = 7; return y + x, x"
+SHIFTED = "x[1:] = x[:-1] * 1; y[...] = x; return y, x"
+STORED_TWICE = "t = x + y; x[...] = t; y[...] = t; return t"
+A_SUM = "x -= x.sum(0); y *= x.max()"
+BOTH = [
+    PLUS,
+    PARTS,
+    SHIFTED,
+    STORED_TWICE,
+    A_SUM,
+    "x[...] = y[0]",
+    "rows, turned = x[1:3], x.T; rows += y[:2]; turned[0] = 5; x[2:2] = 3; return rows * 2, turned, x",
+    "x[::2] += 1; x[[0, 3]] = y[:2]; return x",
+    "x[x < 0] = 3; x[y[:, 0] > 0] = y[0, 0]",
+]
+OF_NUMPY = ["np.add(x, y, out=x); np.copyto(x, y[0], where=y > 0); x.sort()", "x.fill(2)"]
+OF_TORCH = [
+    "torch.mul(x, y, out=x); x.lerp_(y, 0.25).clamp_(min=0).view(-1)[3:6].zero_(); return x.contiguous().neg_()",
+    "x[1].copy_(y[1]).fill_(y[0, 0]); x.t()[2].add_(1, alpha=2); x.data -= y; y.detach().mul_(2); return x, y",
+]
+CASES = [(text, library) for text in BOTH for library in ("numpy", "torch")]
+CASES += [(text, "numpy") for text in OF_NUMPY] + [(text, "torch") for text in OF_TORCH]
 
 
 def arrays(library, rng, dtype=np.float32):
@@ -111,37 +70,25 @@ def assert_as_eager(function, given, layout=copied):
             np.testing.assert_array_equal(np.asarray(g), np.asarray(w))
 
 
-@pytest.mark.parametrize(("function", "library"), CASES)
-def test_arguments_are_written_to(function, library, rng):
-    assert_as_eager(function, arrays(library, rng))
+def test_arguments_are_written_to(rng):
+    sweep(lambda body, library: assert_as_eager(of(body), arrays(library, rng)), CASES)
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64"])
-def test_of_any_dtype(dtype, rng):
-    assert_as_eager(parts, arrays("numpy", rng, dtype))
-    assert_as_eager(plus, arrays("torch", rng, dtype))
+LAYOUTS = [
+    lambda a: np.asfortranarray(a),
+    lambda a: np.repeat(np.repeat(a, 2, 0), 3, 1)[::2, ::3],
+    lambda a: a[::-1].copy()[::-1],
+]
 
 
-@pytest.mark.parametrize("function", [plus, parts, a_sum, shifted])
-@pytest.mark.parametrize(
-    "layout",
-    [
-        lambda a: np.asfortranarray(a),
-        lambda a: np.repeat(np.repeat(a, 2, 0), 3, 1)[::2, ::3],
-        lambda a: a[::-1].copy()[::-1],
-    ],
-)
-def test_of_any_layout(function, layout, rng):
-    assert_as_eager(function, arrays("numpy", rng), layout)
-
-
-@pytest.mark.parametrize("shape", [(0,), (1,), (3, 0, 2), ()])
-def test_of_any_shape(shape):
-    def f(x, y):
-        x += y
-        x[...] = x * y
-
-    assert_as_eager(f, [np.full(shape, 3.0), np.full(shape, 2.0)])
+def test_of_any_dtype_layout_and_shape(rng):
+    for dtype in ("float16", "float64", "int32", "int64"):
+        assert_as_eager(of(PARTS), arrays("numpy", rng, dtype))
+        assert_as_eager(of(PLUS), arrays("torch", rng, dtype))
+    rows = itertools.product([PLUS, PARTS, A_SUM, SHIFTED], LAYOUTS)
+    sweep(lambda body, layout: assert_as_eager(of(body), arrays("numpy", rng), layout), rows)
+    for shape in ((0,), (1,), (3, 0, 2), ()):
+        assert_as_eager(of("x += y; x[...] = x * y"), [np.full(shape, 3.0), np.full(shape, 2.0)])
 
 
 def test_an_optimizer_s_step_is_one_kernel(rng):
@@ -177,32 +124,23 @@ def test_only_the_part_is_written():
     assert_as_eager(f, [cache, new])
 
 
-def swapped(x, y):
-    old = x * 1
-    x[...] = y
-    y[...] = old
+WHOLE = [
+    PLUS,
+    STORED_TWICE,
+    "old = x * 1; x[...] = y; y[...] = old",
+    "old = x * 3 + y; x += y; y[...] = old - x; return old * x",
+    "x *= x; y += x * y; x -= y",
+]
 
 
-def crossed(x, y):
-    old = x * 3 + y
-    x += y
-    y[...] = old - x
-    return old * x
+def test_whole_tiles_in_place(rng):
+    def check(body, dtype):
+        x, f = [rng.integers(-4, 4, 5003).astype(dtype) for _ in range(2)], of(body)
+        assert_as_eager(f, x)
+        assert_as_eager(f, [a[::2] for a in x], lambda a: np.repeat(a, 2)[::2])
+        assert_as_eager(f, [a[3:] for a in x], lambda a: np.concatenate((a[:3], a))[3:])
 
-
-def powers(x, y):
-    x *= x
-    y += x * y
-    x -= y
-
-
-@pytest.mark.parametrize("function", [swapped, crossed, powers, plus, stored_twice])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
-def test_whole_tiles_in_place(function, dtype, rng):
-    x = [rng.integers(-4, 4, 5003).astype(dtype) for _ in range(2)]
-    assert_as_eager(function, x)
-    assert_as_eager(function, [a[::2] for a in x], lambda a: np.repeat(a, 2)[::2])
-    assert_as_eager(function, [a[3:] for a in x], lambda a: np.concatenate((a[:3], a))[3:])
+    sweep(check, itertools.product(WHOLE, ["float32", "float64", "int64"]))
 
 
 def allocated(f, *args):
@@ -216,36 +154,15 @@ def allocated(f, *args):
 
 
 def test_kernels_store_in_place_where_they_can(rng):
-    def centred(x):
-        x -= x.mean()
-
-    def two(x, y):
-        x += 1
-        y *= 2
-
-    def turned(x):
-        x[...] = x[::-1].copy()
-
-    x = rng.standard_normal(20_000)
-    for f, args in ((centred, [x]), (two, [x, x[:15_000].copy()]), (two, [x[::2], x[1::2]])):
+    x, two = rng.standard_normal(20_000), of("x += 1; y *= 2")
+    for f, args in ((of("x -= x.mean()"), [x, 0]), (two, [x, x[:15_000].copy()]), (two, [x[::2], x[1::2]])):
         assert allocated(kf.fuse(f), *args) < 40_000
-    assert allocated(kf.fuse(turned), x) >= x.nbytes  # each element is read after another is written
-
-
-def test_lists_of_arguments(rng):
-    def sgd(params, grads, lr):
-        for p, g in zip(params, grads, strict=True):
-            p.sub_(lr * g)
-
-    ours = [torch.from_numpy(rng.standard_normal(n)) for n in (3, 5, 3)]
-    want = [p - 0.5 * p**2 for p in ours]
-    fused = kf.fuse(sgd)
-    assert fused(ours, [p**2 for p in ours], 0.5) is None
-    torch.testing.assert_close(ours, want)
+    turned = kf.fuse(of("x[...] = x[::-1].copy()"))
+    assert allocated(turned, x, 0) >= x.nbytes  # each element is read after another is written
 
 
 def test_out_beside_arguments_that_are_written(rng):
-    f = kf.fuse(plus)
+    f = kf.fuse(of(PLUS))
     x, y, out = (rng.standard_normal(SHAPE) for _ in range(3))
     want = (x + y) * 2
     assert f(x, y, out=out) is out
@@ -256,22 +173,19 @@ def test_out_beside_arguments_that_are_written(rng):
     with pytest.raises(ValueError, match="out must not overlap an array that the function writes to"):
         f(x, y, out=x)
     with pytest.raises(ValueError, match="out must be one array for each of 0 results"):
-        kf.fuse(whole)(x, y, out=out)
+        kf.fuse(of("x[...] = y[0]"))(x, y, out=out)
 
 
 def test_arguments_that_cannot_be_written_to(rng):
-    f, x, y = kf.fuse(plus), rng.standard_normal(6), np.ones(6)
+    f, x, y = kf.fuse(of(PLUS)), rng.standard_normal(6), np.ones(6)
     x.flags.writeable = False
     unaligned = np.zeros(49, np.uint8)[1:].view(np.float64)
     spread = np.lib.stride_tricks.as_strided(np.zeros(1), (6,), (0,))
     for bad, why in ((x, "it is read-only"), (unaligned, "not aligned"), (spread, "elements of it share memory")):
-        with pytest.raises(ValueError, match=f"plus: x must be writable, since the function writes to it.*{why}"):
+        with pytest.raises(ValueError, match=f"f: x must be writable, since the function writes to it.*{why}"):
             f(bad, y)
     np.testing.assert_array_equal(y, 1)
-
-
-def test_arguments_that_share_memory(rng):
-    f, x = kf.fuse(plus), rng.standard_normal((6, 2))
+    x = rng.standard_normal((6, 2))
     f(x[:3], x[3:])
     f(x[:, 0], x[:, 1])
     for y in (x, x[::-1], x[:1]):
@@ -316,25 +230,27 @@ THROUGH_A_COPY = {
 }
 
 
-@pytest.mark.parametrize("name", IN_PLACE | THROUGH_A_COPY)
-@pytest.mark.parametrize(
-    "layout", [torch.clone, lambda x: x.t().clone().t(), lambda x: x.repeat(1, 2)[:, 1 : 1 + x.shape[1]]]
-)
-def test_calls_that_write(name, layout, rng, monkeypatch):
-    function = (IN_PLACE | THROUGH_A_COPY)[name]
-    cache, new = (torch.from_numpy(rng.standard_normal(s).astype(np.float32)) for s in ((5, 4), (2, 4)))
-    ours, theirs, clones, clone = layout(cache), layout(cache), [], torch.Tensor.clone
+def test_calls_that_write(rng, monkeypatch):
+    clones, clone = [], torch.Tensor.clone
     monkeypatch.setattr(torch.Tensor, "clone", lambda x, **kwargs: clones.append(x.shape) or clone(x, **kwargs))
-    for fused in (kf.fuse(function), kf.fuse(function).unfused):
-        fused(ours, new), function(theirs, new)
-        before = ours._version
-        clones.clear()
-        got = fused(ours, new)
-        assert not (name in IN_PLACE and layout is torch.clone and cache.shape in clones)
-        want = function(theirs, new)
-        assert ours._version > before
-        assert (got is ours) == (want is theirs)
-        torch.testing.assert_close((ours, got), (theirs, want))
+
+    def check(name, layout):
+        function = (IN_PLACE | THROUGH_A_COPY)[name]
+        cache, new = (torch.from_numpy(rng.standard_normal(s).astype(np.float32)) for s in ((5, 4), (2, 4)))
+        ours, theirs = layout(cache), layout(cache)
+        for fused in (kf.fuse(function), kf.fuse(function).unfused):
+            fused(ours, new), function(theirs, new)
+            before = ours._version
+            clones.clear()
+            got = fused(ours, new)
+            assert not (name in IN_PLACE and layout is layouts[0] and cache.shape in clones)
+            want = function(theirs, new)
+            assert ours._version > before
+            assert (got is ours) == (want is theirs)
+            torch.testing.assert_close((ours, got), (theirs, want))
+
+    layouts = clone, lambda x: x.t().clone().t(), lambda x: x.repeat(1, 2)[:, 1 : 1 + x.shape[1]]
+    sweep(check, itertools.product(IN_PLACE | THROUGH_A_COPY, layouts))
 
 
 def test_calls_that_write_to_named_tensors_and_shared_memory():
@@ -368,32 +284,6 @@ def test_autograd_sees_the_write():
         assert f(torch.zeros(2)).tolist() == [1, 1]
 
 
-def test_modules_write_into_their_buffers(rng):
-    class Cache(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("keys", torch.zeros(2, 8, 3))
-            self.register_buffer("calls", torch.zeros((), dtype=torch.long))
-
-        def forward(self, k, at):
-            self.keys.index_copy_(1, at, k)
-            self.calls += 1
-            self.keys[0, -1] = k[1, 0] * 2
-            return self.keys.sum(-1)
-
-    ours, theirs = Cache(), Cache()
-    fused = kf.fuse(ours)
-    for i in range(3):
-        k, at = torch.from_numpy(rng.standard_normal((2, 1, 3)).astype(np.float32)), torch.tensor([i])
-        torch.testing.assert_close(fused(k, at), theirs(k, at))
-        torch.testing.assert_close(ours.state_dict(), theirs.state_dict())
-    assert fused.fused_function._cached() == 1
-    assert "keys (written)" in str(fused.plan(k, at).graph)
-
-
-NAMED = torch.zeros(3)
-
-
 def test_a_tensor_that_the_function_names():
     def f(x):
         NAMED.data -= x
@@ -424,14 +314,9 @@ def test_a_tensor_that_is_read_before_it_is_written():
 # ---- tensors that the function makes ----
 
 
-def scattered(x):
-    out = torch.zeros(3, 4)
-    out.index_add_(0, torch.tensor([0, 2, 1, 0, 2]), x)
-    return out.relu()
-
-
-def filled(x):
-    out = torch.empty(3, 4)
+MADE = [
+    "out = torch.zeros(3, 4); out.index_add_(0, torch.tensor([0, 2, 1, 0, 2]), x); return out.relu()",
+    """out = torch.empty(3, 4)
     row, turned = out[1], out.t()
     out.fill_(1)
     before = x[0] + out[0]
@@ -439,67 +324,42 @@ def filled(x):
     after = x[0] + out[0]
     row.copy_(x[1])
     turned[0] += 1
-    return before, after, out, row, [r * 1 for r in out][1]
-
-
-def made_of_others(x):
-    like, some = torch.zeros_like(x, dtype=torch.float64), torch.arange(4.0)
+    return before, after, out, row, [r * 1 for r in out][1]""",
+    """like, some = torch.zeros_like(x, dtype=torch.float64), torch.arange(4.0)
     like.add_(x, alpha=2)
     like[x > 0] = 1
     some += x[0]
     ones = torch.ones(4).mul_(3)
-    return torch.stack([some, ones]), torch.nn.functional.relu(like, inplace=True), ones
-
-
-def a_clone(x):
-    copy = NAMED.clone()
-    copy[0] = x[0, 0]
-    return copy
-
-
-@pytest.mark.parametrize("function", [scattered, filled, made_of_others, a_clone])
-def test_tensors_that_the_function_makes(function, rng):
-    assert_as_eager(function, [torch.from_numpy(rng.standard_normal((5, 4)).astype(np.float32))])
-
-
-def numpy_s_own(x):
-    out, ones, some = np.zeros((7, 4), like=x), np.ones(4, np.float32, like=x), np.empty((2, 0), bool, like=x)
+    return torch.stack([some, ones]), torch.nn.functional.relu(like, inplace=True), ones""",
+    "copy = NAMED.clone(); copy[0] = x[0, 0]; return copy",
+]
+MADE_BY_NUMPY = [
+    """out, ones, some = np.zeros((7, 4), like=x), np.ones(4, np.float32, like=x), np.empty((2, 0), bool, like=x)
     out[1:6] = x
     out[0, 2] = x[1, 1]
     ones += x[0]
     row = out[6]
     row += 1
-    return out, ones, some, np.multiply(x, 2, out=np.zeros(x.shape, x.dtype, like=x))
-
-
-def full_ones(x):
-    numbers, row, element = np.full(4, 3, like=x), np.full((5, 4), np.arange(4), like=x), np.full(2, x[0, 0], like=x)
+    return out, ones, some, np.multiply(x, 2, out=np.zeros(x.shape, x.dtype, like=x))""",
+    """numbers, row, one = np.full(4, 3, like=x), np.full((5, 4), np.arange(4), like=x), np.full(2, x[0, 0], like=x)
     numbers[x[0] > 0] = 7
     row[2:] -= 1
-    element[1] = 9
-    return numbers, row, element, np.full((), np.float32(2.5), like=x), np.full(3, True, like=x)
+    one[1] = 9
+    return numbers, row, one, np.full((), np.float32(2.5), like=x), np.full(3, True, like=x)""",
+]
 
 
-@pytest.mark.parametrize("function", [numpy_s_own, full_ones])
-def test_arrays_of_numpy_that_the_function_makes(function, rng):
+def test_what_the_function_makes(rng):
     x = rng.standard_normal((5, 4)).astype(np.float32)
-    for got, want in zip(kf.fuse(function)(x), function(x), strict=True):
-        assert (got.dtype, got.shape) == (want.dtype, want.shape)
-        np.testing.assert_array_equal(got, want)
+    sweep(lambda body: assert_as_eager(of(body), [torch.from_numpy(x), torch.from_numpy(x)]), [(b,) for b in MADE])
+    for body in MADE_BY_NUMPY:
+        for got, want in zip(kf.fuse(of(body))(x, x), of(body)(x, x), strict=True):
+            assert (got.dtype, got.shape) == (want.dtype, want.shape)
+            np.testing.assert_array_equal(got, want)
     with pytest.raises(kf.TraceError, match=r"numpy.full does not honour order="):
         kf.fuse(lambda x: np.full((2, 2), x[0, 0], order="F", like=x))(x)
     with pytest.raises(TypeError, match=r"zeros: dtype must be one of bool, .* got uint8"):
         kf.fuse(lambda x: np.zeros(2, np.uint8, like=x))(x)
-
-
-def test_operators_of_torch_do_not_hide_a_refusal():
-    def f(x):
-        unknown = torch.Tensor(3)
-        unknown += x
-        return unknown
-
-    with pytest.raises(kf.TraceError, match="written to a tensor that is no argument"):
-        kf.fuse(f)(torch.ones(3))
 
 
 def test_constants_of_torch_are_torch_s():
@@ -507,11 +367,20 @@ def test_constants_of_torch_are_torch_s():
     assert [r.tolist() for r in f(torch.ones(1))] == [[1], [3]]
 
 
-def test_a_tensor_that_was_written_to_is_no_constant():
-    def f(x):
+def test_tensors_that_are_refused():
+    """An operator of torch's does not hide it; a tensor that was written to is no constant."""
+
+    def unknown(x):
+        made = torch.Tensor(3)
+        made += x
+        return made
+
+    def constant(x):
         out = torch.zeros(3)
         out.add_(x)
         return kf.relu(out)
 
-    with pytest.raises(kf.TraceError, match="computes at once gets a tensor that the traced function has written to"):
-        kf.fuse(f)(torch.ones(3))
+    message = "computes at once gets a tensor that the traced function has written to"
+    for f, match in ((unknown, "written to a tensor that is no argument"), (constant, message)):
+        with pytest.raises(kf.TraceError, match=match):
+            kf.fuse(f)(torch.ones(3))

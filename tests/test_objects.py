@@ -1,14 +1,21 @@
-"""Objects of the user's classes as arguments and results: caches, states, whatever holds arrays."""
+"""Objects of the user's classes as arguments and results: caches, states, records, whatever holds arrays."""
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import enum
-from typing import Any
+import types
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import kfusion as kf
+from kfusion._tracing.trace import trace
+from stateful import described
+from sweeps import sweep
+from tracing import counting
 
 pytestmark = pytest.mark.native
 X = np.arange(6, dtype=np.float32)
@@ -28,19 +35,12 @@ class Cache:
 
 
 class Layer:
-    def __init__(self) -> None:
-        self.kept: Any = None
+    def __init__(self, kept: Any = None) -> None:
+        self.kept = kept
 
     def update(self, x: Any) -> Any:
         self.kept = x if self.kept is None else np.concatenate([self.kept, x])
         return self.kept
-
-
-class Slotted:
-    __slots__ = ("w",)
-
-    def __init__(self, w: Any) -> None:
-        self.w = w
 
 
 class Mode(enum.Enum):
@@ -65,10 +65,7 @@ def test_a_cache_that_grows():
             assert same is mine
             assert mine.calls == n + 1
             assert got == pytest.approx(want, rel=1e-6)
-        for a, b in zip(mine.layers, theirs.layers, strict=True):
-            assert type(a) is Layer
-            assert type(a.kept) is np.ndarray
-            np.testing.assert_array_equal(a.kept, b.kept)
+        assert described(mine) == described(theirs)
     (one, _), (other, _) = caches
     assert not np.shares_memory(one.layers[0].kept, other.layers[0].kept)
     assert fused._cached() == 4  # the first, before it is known that calls set an int; one for each length, for both
@@ -82,8 +79,7 @@ def test_a_failed_trace_leaves_objects_as_they_were():
     cache = Cache()
     with pytest.raises(KeyError):
         kf.fuse(fails)(X, cache)
-    assert cache.layers == []
-    assert cache.calls == 0
+    assert (cache.layers, cache.calls) == ([], 0)
 
 
 def test_attributes_decide_which_kernels_run():
@@ -104,8 +100,7 @@ def test_an_object_that_is_given_twice():
         a.kept = x + 1
         return b.kept * 2
 
-    layer = Layer()
-    layer.kept = X
+    layer = Layer(X)
     np.testing.assert_array_equal(kf.fuse(both)(X, layer, layer), (X + 1) * 2)
     np.testing.assert_array_equal(layer.kept, X + 1)
 
@@ -118,80 +113,32 @@ def test_keywords_in_another_order():
     a, b = Layer(), Layer()
     fused = kf.fuse(counted)
     fused(X, b=b, a=a)
-    np.testing.assert_array_equal(a.kept, X + 1)
-    np.testing.assert_array_equal(b.held, X + 2)
+    np.testing.assert_array_equal([a.kept, b.held], [X + 1, X + 2])
     assert b.kept is None
     fused(X, b=a, a=a)  # met again, under the name that stands first
     np.testing.assert_array_equal(a.held, X + 2)
 
 
 def test_objects_that_hold_each_other():
-    class Node:
-        def __init__(self, value: Any) -> None:
-            self.value, self.other = value, self
-
-    one, two = Node(X), Node(X + 1)
+    one, two = Layer(X), Layer(X + 1)
     one.other, two.other = two, one
 
     def swapped(node):
-        node.value, node.other.value = node.other.value * 1, node.value * 1
+        node.kept, node.other.kept = node.other.kept * 1, node.kept * 1
         return node.other
 
     assert kf.fuse(swapped)(one) is two
-    np.testing.assert_array_equal(one.value, X + 1)
-    np.testing.assert_array_equal(two.value, X)
-
-
-def test_lists_and_dicts_of_objects():
-    layers = {"a": [Layer(), Layer()]}
-    for n, layer in enumerate(layers["a"]):
-        layer.kept = X + n
-
-    def add(layers):
-        layers["a"][1].kept = layers["a"][0].kept + layers["a"][1].kept
-        layers["a"][0].held = {"more": [layers["a"][1].kept * 2]}
-
-    kf.fuse(add)(layers)
-    np.testing.assert_array_equal(layers["a"][1].kept, 2 * X + 1)
-    np.testing.assert_array_equal(layers["a"][0].held["more"][0], 4 * X + 2)
-
-
-def test_deleted_attributes():
-    layer = Layer()
-    layer.kept = X
-
-    def drop(layer):
-        y = layer.kept * 2
-        del layer.kept
-        return y
-
-    np.testing.assert_array_equal(kf.fuse(drop)(layer), 2 * X)
-    assert vars(layer) == {}
+    np.testing.assert_array_equal([one.kept, two.kept], [X + 1, X])
 
 
 def test_a_new_object_is_another_each_time():
-    def made(x):
-        layer = Layer()
-        layer.kept = x + 1
-        return layer
-
-    fused = kf.fuse(made)
+    fused = kf.fuse(lambda x: Layer(x + 1))
     one, two = fused(X), fused(X * 2)
     assert type(one) is Layer
     assert one is not two
-    np.testing.assert_array_equal(one.kept, X + 1)
-    np.testing.assert_array_equal(two.kept, X * 2 + 1)
-
-
-def test_objects_within_a_trace():
+    np.testing.assert_array_equal([one.kept, two.kept], [X + 1, X * 2 + 1])
     inner = kf.fuse(lambda x, layer: x + layer.kept)
-
-    def outer(x):
-        layer = Layer()
-        layer.kept = x * 2
-        return inner(x, layer)
-
-    np.testing.assert_array_equal(kf.fuse(outer)(X), 3 * X)
+    np.testing.assert_array_equal(kf.fuse(lambda x: inner(x, Layer(x * 2)))(X), 3 * X)
 
 
 def test_members_of_enums_and_instances_of_methods_stay_what_they_are():
@@ -214,5 +161,115 @@ def test_members_of_enums_and_instances_of_methods_stay_what_they_are():
     np.testing.assert_array_equal(model.forward(X), X * X)
 
 
-def test_objects_without_a_dict_are_fixed():
-    np.testing.assert_array_equal(kf.fuse(lambda x, s: x * s.w)(X, Slotted(X)), X * X)
+# ---- records, and classes of containers ----
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any = None
+
+
+@dataclasses.dataclass
+class Both:
+    a: Any
+    b: Any = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen:
+    a: Any
+    name: str = "none"
+
+
+@dataclasses.dataclass
+class Checked:
+    total: Any
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.total.shape == ()
+        self.doubled = self.total * 2
+
+
+@dataclasses.dataclass
+class Output(collections.OrderedDict):
+    """A class like transformers' ModelOutput: the fields that are not None are items, too."""
+
+    loss: Any = None
+    logits: Any = None
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) is not None:
+                super().__setitem__(field.name, getattr(self, field.name))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise AssertionError("code of the user's")
+
+    def __reduce__(self) -> Any:
+        raise AssertionError("code of the user's")
+
+
+class Tagged(dict):
+    pass
+
+
+def tagged(x):
+    made = Tagged(y=x + 1)
+    made.tag, made.also = "t", [x * 3]
+    return made, made.tag, made.also
+
+
+RESULTS = [
+    lambda x: Pair(x + 1, {"deep": Pair(x * 2)}),
+    lambda x: Both(x + 1, [x * 2, 3]),
+    lambda x: Frozen(x + 1, "name"),
+    lambda x: Checked(x.sum(), 3),
+    lambda x: Both(Both(x + 1), Pair(Frozen(x * 2))),
+    lambda x: collections.OrderedDict(z=x + 1, a=x * 2),
+    lambda x: types.SimpleNamespace(z=x + 1, a=(x * 2,)),
+    lambda x: Output(logits=x + 1),
+    lambda x: (Output(x.sum(), x + 1), 5),
+    tagged,
+    lambda x: collections.defaultdict(list, y=x + 1),
+    lambda x: (lambda y: Both(y, y))(x + 1),
+    lambda x: (x + 1, "text", None),
+]
+
+
+def test_results_are_of_the_function_s_classes():
+    def check(f):
+        fused = kf.fuse(f)
+        for x in (X, X + 1, X):
+            assert described(fused(x)) == described(f(x))
+
+    sweep(check, [(f,) for f in RESULTS])
+    assert kf.fuse(tagged)(X)[0].tag == "t"
+    assert kf.fuse(RESULTS[10])(X)["missing"] == []
+    output = kf.fuse(RESULTS[8])(X)[0]
+    assert output.loss == output["loss"] == X.sum()
+    assert [o["name"] for o in trace(RESULTS[4], X).graph.to_dict()["outputs"]] == ["a.a", "b.first.a"]
+    into = np.empty_like(X)
+    got = kf.fuse(lambda x: Both(x + 1))(X, out=into)
+    assert type(got) is Both
+    assert got.a is into
+
+
+def test_dataclasses_among_the_arguments():
+    def function(batch, x):
+        return batch.a * x * batch.b if isinstance(batch, Both) else None
+
+    fused = counting(function)
+    for scale in (2.0, 3.0, 0.5):  # a float in it is a number as any other
+        np.testing.assert_array_equal(fused(Both(X * scale, scale), X), X * X * scale * scale)
+    assert len(fused.count) == 1
+    np.testing.assert_array_equal(fused(Both(X[:1], 1.0), X), X[:1] * X)
+    np.testing.assert_array_equal(kf.fuse(lambda x: function(Both(x + 1, x), X))(X), (X + 1) * X * X)
+    names = [n["name"] for n in kf.fuse(function).plan(Both(X, 2.0), X).graph.to_dict()["nodes"] if n["op"] == "input"]
+    assert names[0] == "batch.a"
+    fused = kf.fuse(lambda frozen, config: (frozen.a * config.b, frozen, config))
+    config = Both(None, 3)
+    y, frozen, same = fused(Frozen(X, "n"), config)
+    np.testing.assert_array_equal([y, frozen.a], [X * 3, X])
+    assert (type(frozen), frozen.name, same) == (Frozen, "n", config)
+    assert same is config

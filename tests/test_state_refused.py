@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import textwrap
 import threading
 from collections import Counter, deque
@@ -16,34 +17,37 @@ import pytest
 
 import kfusion as kf
 from stateful import Holder, module_of, state
+from sweeps import sweep
 
 pytestmark = pytest.mark.native
 
-FAILING = {
-    "an exception": "c.h = x * 2; c.log.append(x); raise KeyError('no')",
-    "what cannot be traced": "c.h = x * 2; c.log.append(x); c.named['k'] = x; return float(x[0])",
-    "a deque": "q.append(x * 2); return x",
-    "a set": "held.add(C()); held.add(1); c.last = {x.sum() > 0} if False else (x * 2); raise KeyError('no')",
-    "a global": "global last; last = x * 2; raise KeyError('no')",
-    "a closure": "keep(x * 2); raise KeyError('no')",
-}
+FAILING = [
+    "c.h = x * 2; c.log.append(x); raise KeyError('no')",
+    "c.h = x * 2; c.log.append(x); c.named['k'] = x; return float(x[0])",
+    "q.append(x * 2); return x",
+    "held.add(C()); held.add(1); c.last = {x.sum() > 0} if False else (x * 2); raise KeyError('no')",
+    "global last; last = x * 2; raise KeyError('no')",
+    "keep(x * 2); raise KeyError('no')",
+]
 
 
-@pytest.mark.parametrize("name", FAILING)
-def test_a_trace_that_fails_changes_nothing(name):
-    module = module_of(FAILING[name])
-    exec(
-        "from collections import deque\nq, held = deque(), set()\ndef keeper():\n    kept = None\n"
-        "    def keep(v):\n        nonlocal kept\n        kept = v\n    return keep\nkeep = keeper()\n",
-        vars(module),
-    )
-    before = state(module)
-    with pytest.raises((KeyError, TypeError)):
-        kf.fuse(module.f)(np.ones(3))
-    assert state(module) == before
-    assert not module.q
-    assert not module.held
-    assert module.keep.__closure__[0].cell_contents is None
+def test_a_trace_that_fails_changes_nothing():
+    def check(body):
+        module = module_of(body)
+        exec(
+            "from collections import deque\nq, held = deque(), set()\ndef keeper():\n    kept = None\n"
+            "    def keep(v):\n        nonlocal kept\n        kept = v\n    return keep\nkeep = keeper()\n",
+            vars(module),
+        )
+        before = state(module)
+        with pytest.raises((KeyError, TypeError)):
+            kf.fuse(module.f)(np.ones(3))
+        assert state(module) == before
+        assert not module.q
+        assert not module.held
+        assert module.keep.__closure__[0].cell_contents is None
+
+    sweep(check, [(body,) for body in FAILING])
 
 
 class Items(list):
@@ -100,34 +104,36 @@ def held_by(o: Any) -> Any:
     return held, dict(getattr(o, "__dict__", {}))
 
 
-@pytest.mark.parametrize("where", ["global", "closure", "argument", "attribute", "entry"])
-@pytest.mark.parametrize(
-    ("name", "what"), [(n, w) for n in FIXED for w in ("number", "array") if (n, w) != ("a thread's", "number")]
-)
-def test_what_calls_cannot_set_is_refused(name, what, where):
-    make, *bodies = FIXED[name]
-    o = make()
-    scope: dict[str, Any] = {"Inner": Holder, "o": o}
-    body = bodies[what == "array"] + "; return x + 1"
-    given, first = {
-        "global": ((), "def f(x):"),
-        "closure": ((), "def f(x):"),
-        "argument": ((o,), "def f(x, o):"),
-        "attribute": ((Holder(o),), "def f(x, h):\n    o = h.held"),
-        "entry": (({"o": [o]},), "def f(x, h):\n    o = h['o'][0]"),
-    }[where]
-    text = f"{first}\n    {body}\n"
-    if where == "closure":
-        text = f"def outer(o):\n{textwrap.indent(text, '    ')}\n    return f\nf = outer(o)"
-    exec(text, scope)
-    before, fused = held_by(o), kf.fuse(scope["f"])
-    for _ in range(2):
-        with pytest.raises(TypeError, match=r"f (sets|puts) .*calls cannot set|must be .*float16"):
-            fused(np.ones(3), *given)
+# Arguments, and the text before a body, for an object there.
+WHERE = {
+    "global": (lambda o: (), "def f(x):"),
+    "closure": (lambda o: (), "def f(x):"),
+    "argument": (lambda o: (o,), "def f(x, o):"),
+    "attribute": (lambda o: (Holder(o),), "def f(x, h):\n    o = h.held"),
+    "entry": (lambda o: ({"o": [o]},), "def f(x, h):\n    o = h['o'][0]"),
+}
+
+
+def test_what_calls_cannot_set_is_refused(some):
+    def check(name, what, where):
+        make, *bodies = FIXED[name]
+        o, (given, first) = make(), WHERE[where]
+        scope: dict[str, Any] = {"Inner": Holder, "o": o}
+        text = f"{first}\n    {bodies[what]}; return x + 1\n"
+        if where == "closure":
+            text = f"def outer(o):\n{textwrap.indent(text, '    ')}\n    return f\nf = outer(o)"
+        exec(text, scope)
+        before, fused = held_by(o), kf.fuse(scope["f"])
+        for _ in range(2):
+            with pytest.raises(TypeError, match=r"f (sets|puts) .*calls cannot set|must be .*float16"):
+                fused(np.ones(3), *given(o))
+            assert str(held_by(o)) == str(before)
+        with contextlib.suppress(TypeError):  # one trace does not tell a counter from a cache
+            kf.plan(scope["f"], np.ones(3), *given(o))
         assert str(held_by(o)) == str(before)
-    with contextlib.suppress(TypeError):  # one trace does not tell a counter from a cache
-        kf.plan(scope["f"], np.ones(3), *given)
-    assert str(held_by(o)) == str(before)
+
+    rows = [row for row in itertools.product(FIXED, (0, 1), WHERE) if row[:2] != ("a thread's", 0)]
+    sweep(check, some(rows, 24))
 
 
 def test_a_thread_counts():
@@ -151,43 +157,46 @@ def test_a_first_call_that_differs_by_a_set_is_refused():
     assert not module.seen
 
 
-OUT = {
-    "an array": "d['k'] = x + 1; return x * 2",
-    "the result": "y = x * 2; d['k'] = y; return y",
-    "within an object": "d['k'] = [(x + 1, 1)]; return x * 2",
-    "nothing returned": "d['k'] = x + 1",
-    "an argument and nothing returned": "d['k'] = x",
-    "a global": "global last; last = x + 1; return x * 2",
-}
+OUT = [
+    "d['k'] = x + 1; return x * 2",
+    "y = x * 2; d['k'] = y; return y",
+    "d['k'] = [(x + 1, 1)]; return x * 2",
+    "d['k'] = x + 1",
+    "d['k'] = x",
+    "global last; last = x + 1; return x * 2",
+]
+BESIDE = "d['n'] = d.get('n', 0) + 1", "d['x'] = x", "d.setdefault('h', []).append(x)"
 
 
-@pytest.mark.parametrize("name", OUT)
-def test_arrays_for_results_hold_nothing_that_is_set(name):
-    scope: dict[str, Any] = {"last": None}
-    exec(f"def f(x, d):\n    {OUT[name]}\n", scope)
-    fused = kf.fuse(scope["f"])
-    for _ in range(3):
-        out, d = np.zeros(3), {}
-        with pytest.raises(ValueError, match="f: out= is for results, and it sets other arrays beside them"):
-            fused(np.ones(3), d, out=out)
-        assert not out.any()
-        assert not d
-        assert scope["last"] is None
-        fused(np.ones(3), d)
-        assert d or scope["last"] is not None
-        scope["last"] = None
+def test_arrays_for_results_beside_what_is_set():
+    """They hold nothing that is set."""
 
+    def refused(body):
+        scope: dict[str, Any] = {"last": None}
+        exec(f"def f(x, d):\n    {body}\n", scope)
+        fused = kf.fuse(scope["f"])
+        for _ in range(3):
+            out, d = np.zeros(3), {}
+            with pytest.raises(ValueError, match="f: out= is for results, and it sets other arrays beside them"):
+                fused(np.ones(3), d, out=out)
+            assert not out.any()
+            assert (d, scope["last"]) == ({}, None)
+            fused(np.ones(3), d)
+            assert d or scope["last"] is not None
+            scope["last"] = None
 
-@pytest.mark.parametrize("body", ["d['n'] = d.get('n', 0) + 1", "d['x'] = x", "d.setdefault('h', []).append(x)"])
-def test_arrays_for_results_beside_what_is_set(body):
-    scope: dict[str, Any] = {}
-    exec(f"def f(x, d):\n    {body}\n    return x * 2\n", scope)
-    fused, d, plain = kf.fuse(scope["f"]), {}, {}
-    for n in range(3):
-        out, x = np.zeros(3), np.full(3, float(n))
-        assert fused(x, d, out=out) is out
-        np.testing.assert_array_equal(out, scope["f"](x, plain))
-        assert str(d) == str(plain)
+    def filled(body):
+        scope: dict[str, Any] = {}
+        exec(f"def f(x, d):\n    {body}\n    return x * 2\n", scope)
+        fused, d, plain = kf.fuse(scope["f"]), {}, {}
+        for n in range(3):
+            out, x = np.zeros(3), np.full(3, float(n))
+            assert fused(x, d, out=out) is out
+            np.testing.assert_array_equal(out, scope["f"](x, plain))
+            assert str(d) == str(plain)
+
+    sweep(refused, [(body,) for body in OUT])
+    sweep(filled, [(body,) for body in BESIDE])
 
 
 def test_a_list_with_attributes_is_refused():
