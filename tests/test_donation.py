@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,11 +12,11 @@ import pytest
 import kfusion as kf
 from kfusion import _autograd, _core
 from kinds import HAVE_GPU
+from sweeps import sweep
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 
 class Gated(nn.Module):
@@ -93,20 +93,6 @@ def test_passes_that_are_done_again(donated: list[tuple[int, ...]]) -> None:
         gradients(y, x, module)
 
 
-@pytest.mark.parametrize("holds", [lambda t: t, lambda t: t.detach(), lambda t: t.view(-1)[3:], lambda t: t.numpy()])
-def test_what_somebody_holds_stays(holds: Callable[[Any], Any], donated: list[tuple[int, ...]]) -> None:
-    module, fused, x = pair(19)
-    want = gradients(module(x), x, module)
-    y = fused(x)
-    kept = [t for t in y.grad_fn.saved_tensors if not t.requires_grad]
-    held = [holds(t) for t in kept]
-    before = [torch.as_tensor(h).clone() for h in held]
-    del kept
-    assert_same(gradients(y, x, module), want)
-    assert donated == [()]
-    assert_same([torch.as_tensor(h) for h in held], before)
-
-
 def test_looking_holds_nothing(donated: list[tuple[int, ...]]) -> None:
     module, fused, x = pair(20)
     y = fused(x)
@@ -115,32 +101,22 @@ def test_looking_holds_nothing(donated: list[tuple[int, ...]]) -> None:
     assert len(donated[0]) == 2
 
 
-def test_hooks_that_hold(donated: list[tuple[int, ...]]) -> None:
-    module, fused, x = pair(21)
+@pytest.mark.parametrize("is_numbered", [False, True])
+def test_hooks_that_hold(is_numbered: bool, donated: list[tuple[int, ...]]) -> None:
+    """With a list of their own: it has them still when the pass is done, and no more references than the graph."""
+    module, fused, x = pair(21 + is_numbered)
     packed: list[Any] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t, lambda t: t):
+
+    def pack(t: Any) -> Any:
+        packed.append(t)
+        return len(packed) - 1 if is_numbered else t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: packed[t] if is_numbered else t):
         y = fused(x)
     before = [t.clone() for t in packed]
     assert_same(gradients(y, x, module), gradients(module(x), x, module))
     assert donated == [()]
     assert_same(packed, before)
-
-
-def test_hooks_with_a_list_of_their_own(donated: list[tuple[int, ...]]) -> None:
-    """It has them still when the pass is done, and no more references than the graph has otherwise."""
-    module, fused, x = pair(30)
-    stored: list[Any] = []
-
-    def pack(t: Any) -> int:
-        stored.append(t)
-        return len(stored) - 1
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda i: stored[i]):
-        y = fused(x)
-    before = [t.clone() for t in stored]
-    assert_same(gradients(y, x, module), gradients(module(x), x, module))
-    assert donated == [()]
-    assert_same(stored, before)
 
 
 def _in_grad(t: Any) -> Any:
@@ -149,46 +125,46 @@ def _in_grad(t: Any) -> Any:
     return owner
 
 
-@pytest.mark.parametrize(
-    ("holds", "held"),
-    [
-        (_in_grad, lambda o: o.grad),
-        (lambda t: t * torch.ones((), dtype=t.dtype, requires_grad=True), lambda o: o.grad_fn._saved_self),
-        (lambda t: t.untyped_storage(), lambda s: torch.tensor(s.tolist())),
-    ],
-    ids=["grad", "another node", "memory"],
-)
-def test_what_holds_it_without_its_object(holds: Any, held: Any, donated: list[tuple[int, ...]]) -> None:
-    module, fused, x = pair(31)
-    y = fused(x)
-    kept = [t for t in y.grad_fn.saved_tensors if not t.requires_grad]
-    holders = [holds(t) for t in kept]
-    before = [held(h).clone() for h in holders]
-    del kept
-    assert_same(gradients(y, x, module), gradients(module(x), x, module))
-    assert donated == [()]
-    assert_same([held(h) for h in holders], before)
+HOLDERS: list[tuple[Callable[[Any], Any], Callable[[Any], Any]]] = [
+    (lambda t: t, lambda t: t),
+    (lambda t: t.detach(), lambda t: t),
+    (lambda t: t.view(-1)[3:], lambda t: t),
+    (lambda t: t.numpy(), torch.as_tensor),
+    (_in_grad, lambda o: o.grad),
+    (lambda t: t * torch.ones((), dtype=t.dtype, requires_grad=True), lambda o: o.grad_fn._saved_self),
+    (lambda t: t.untyped_storage(), lambda s: torch.tensor(s.tolist())),
+]
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-def test_library_gradients_that_are_what_they_get(rows: int) -> None:
+def test_what_somebody_holds_stays(donated: list[tuple[int, ...]]) -> None:
+    """Also without the object."""
+
+    def check(number: int) -> None:
+        holds, held = HOLDERS[number]
+        donated.clear()
+        module, fused, x = pair(31 + number)
+        want = gradients(module(x), x, module)
+        y = fused(x)
+        kept = [t for t in y.grad_fn.saved_tensors if not t.requires_grad]
+        holders = [holds(t) for t in kept]
+        before = [held(h).clone() for h in holders]
+        del kept
+        assert_same(gradients(y, x, module), want)
+        assert donated == [()]
+        assert_same([held(h) for h in holders], before)
+
+    sweep(check, [(n,) for n in range(len(HOLDERS))])
+
+
+def test_library_gradients_that_are_what_they_get() -> None:
     """That of a sum along an axis of one element gives its argument, which lies where the kept value did."""
-
-    def f(x: Any, y: Any) -> Any:
-        return torch.sin(torch.cumsum(x * y, 0))
-
-    x, y = (torch.randn(rows, 33, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    g = torch.randn(rows, 33, dtype=torch.float64)
-    fused = kf.fuse(f)
-    for _ in range(3):
-        assert_same(torch.autograd.grad(fused(x, y), [x, y], g), torch.autograd.grad(f(x, y), [x, y], g))
-
-
-def test_checkpoints(donated: list[tuple[int, ...]]) -> None:
-    module, fused, x = pair(22)
-    want = gradients(module(x), x, module)
-    assert_same(gradients(checkpoint(fused, x, use_reentrant=False), x, module), want)
-    assert len(donated) == 1
+    f = lambda x, y: torch.sin(torch.cumsum(x * y, 0))  # noqa: E731
+    for rows in (1, 2):
+        x, y = (torch.randn(rows, 33, dtype=torch.float64, requires_grad=True) for _ in range(2))
+        g = torch.randn(rows, 33, dtype=torch.float64)
+        fused = kf.fuse(f)
+        for _ in range(3):
+            assert_same(torch.autograd.grad(fused(x, y), [x, y], g), torch.autograd.grad(f(x, y), [x, y], g))
 
 
 def test_views_that_functions_give(donated: list[tuple[int, ...]]) -> None:
@@ -245,55 +221,30 @@ def test_results_stay(donated: list[tuple[int, ...]]) -> None:
     assert donated == [()]
 
 
-def test_kept_values_that_are_gradients() -> None:
-    """A gradient that is a kept value is an array of its own."""
-
-    def f(x: Any, w: Any) -> Any:
-        return (torch.sin(x) @ w).sum() * 1.0
-
-    x, w = (torch.randn(25, 25, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    for _ in range(2):
-        assert_same(torch.autograd.grad(kf.fuse(f)(x, w), [x, w]), torch.autograd.grad(f(x, w), [x, w]))
-
-
 def test_threads_that_share_a_graph() -> None:
     module, fused, x = pair(26)
     want = gradients(module(x), x, module)
-    failed: list[BaseException] = []
 
-    def work() -> None:
-        try:
-            for _ in range(5):
-                assert_same(gradients(fused(x), x, module), want)
-        except BaseException as e:
-            failed.append(e)
+    def work(_: int) -> None:
+        for _ in range(5):
+            assert_same(gradients(fused(x), x, module), want)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not failed
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(4)))
 
 
-@pytest.mark.parametrize("rows", [(3, 5, 7, 9)])
-def test_other_sizes(rows: tuple[int, ...], donated: list[tuple[int, ...]]) -> None:
+def test_other_sizes(donated: list[tuple[int, ...]]) -> None:
     """What is recorded for other extents says it, too."""
     module, fused, _ = pair(27)
-    for n in rows:
+    for n in (3, 5, 7, 9):
         x = torch.randn(n, 27, dtype=torch.float64, requires_grad=True)
         assert_same(gradients(fused(x), x, module), gradients(module(x), x, module))
-    assert [len(d) for d in donated] == [2] * len(rows)
-
-
-@pytest.mark.parametrize("rows", [0, 3])
-def test_no_rows(rows: int) -> None:
-    """No kernel runs, after which what is donated could be given back."""
+    assert [len(d) for d in donated] == [2] * 4
     fused = kf.fuse(lambda x, t: F.cross_entropy(x, t, reduction="sum"))
-    x, t = torch.randn(rows, 5, requires_grad=True), torch.zeros(rows, dtype=torch.int64)
-    fused(x, t).backward()
-    want = torch.autograd.grad(F.cross_entropy(x, t, reduction="sum"), x)
-    assert_same([x.grad], want)
+    for rows in (0, 3):  # without rows no kernel runs, after which what is donated could be given back
+        x, t = torch.randn(rows, 5, requires_grad=True), torch.zeros(rows, dtype=torch.int64)
+        fused(x, t).backward()
+        assert_same([x.grad], torch.autograd.grad(F.cross_entropy(x, t, reduction="sum"), x))
 
 
 needs_gpu = pytest.mark.skipif(not (HAVE_GPU and torch.cuda.is_available()), reason="needs a GPU")
@@ -352,23 +303,15 @@ class TestOnGpu:
         g = torch.randn_like(x)
         want = torch.autograd.grad(module(x), [x, *module.parameters()], g)
         torch.cuda.synchronize()
-        failed: list[BaseException] = []
 
-        def work() -> None:
-            try:
-                with torch.cuda.stream(torch.cuda.Stream()):
-                    for _ in range(6):
-                        own = x.detach().clone().requires_grad_()
-                        assert_near(torch.autograd.grad(fused(own), [own, *module.parameters()], g), want)
-            except BaseException as e:
-                failed.append(e)
+        def work(_: int) -> None:
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for _ in range(6):
+                    own = x.detach().clone().requires_grad_()
+                    assert_near(torch.autograd.grad(fused(own), [own, *module.parameters()], g), want)
 
-        threads = [threading.Thread(target=work) for _ in range(3)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        assert not failed
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(work, range(3)))
 
     def test_another_stream(self) -> None:
         """Its memory is there before it waits for the caller's."""

@@ -1,10 +1,8 @@
 """Functions for each of many sets of arrays, and the optimizers that are made of them."""
 
 import copy
-import ctypes
-import subprocess
-import threading
-from pathlib import Path
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import hypothesis
 import hypothesis.strategies as st
@@ -12,12 +10,10 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from graph_runs import wide
-from host_cuda import FLAGS, HAVE_COMPILER, NAMESPACE, REPLACED
 from kfusion import _core
 from kfusion._devices import devices
 from kfusion._tracing.trace import trace
-from kinds import np_dtype
+from sweeps import refusals, sweep
 from test_codegen_compiles import nvcc
 from tracing import Traces
 
@@ -46,31 +42,29 @@ def plain(ps, gs, ms, lr):
         p -= p.dtype.type(lr) * m
 
 
-class TestForEach:
-    @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-    def test_numpy(self, dtype):
-        mine = [arrays(SHAPES, dtype, i) for i in range(3)]
-        want = copy.deepcopy(mine)
-        for lr in (0.1, 0.25):
-            assert axpy(*mine, lr) is None
-            plain(*want, lr)
-        for a, b in zip(mine, want, strict=True):
-            for x, y in zip(a, b, strict=True):
-                np.testing.assert_array_equal(x, y)
+def require_equal(mine, want):
+    for a, b in zip(mine, want, strict=True):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
 
-    @hypothesis.settings(max_examples=30, deadline=None)
-    @hypothesis.given(
-        st.lists(st.lists(st.integers(0, 40), max_size=3), max_size=12), st.lists(st.floats(-2, 2), max_size=3)
-    )
-    def test_random_lists(self, shapes, numbers):
-        mine = [arrays(shapes, np.float32, i) for i in range(3)]
-        want = copy.deepcopy(mine)
-        for lr in numbers:
-            axpy(*mine, lr)
-            plain(*want, lr)
-        for a, b in zip(mine, want, strict=True):
-            for x, y in zip(a, b, strict=True):
-                np.testing.assert_array_equal(x, y)
+
+class TestForEach:
+    def test_numpy(self):
+        @hypothesis.settings(max_examples=15, deadline=None)
+        @hypothesis.given(
+            st.lists(st.lists(st.integers(0, 40), max_size=3), max_size=12), st.lists(st.floats(-2, 2), max_size=3)
+        )
+        @hypothesis.example(SHAPES, [0.1, 0.25])
+        def check(dtype, shapes, numbers):
+            mine = [arrays(shapes, dtype, i) for i in range(3)]
+            want = copy.deepcopy(mine)
+            for lr in numbers:
+                assert axpy(*mine, lr) is None
+                plain(*want, lr)
+            require_equal(mine, want)
+
+        check(np.float32)
+        check(np.float64)
 
     def test_memory_around_is_left(self):
         """Views one behind the other, whose ends are no multiples of a tile."""
@@ -93,24 +87,20 @@ class TestForEach:
         mine[1][0] = np.ascontiguousarray(mine[1][0])
         axpy(*mine, 0.5)
         plain(*want, 0.5)
-        for a, b in zip(mine[0], want[0], strict=True):
-            np.testing.assert_array_equal(a, b)
-
-    def test_functions_that_look_at_shapes(self):
-        @kf.for_each
-        def decay(p, rate):
-            p *= 1 - rate if p.ndim >= 2 else 2.0
-
-        ps = [np.ones((2, 3), np.float32), np.ones(6, np.float32)]
-        decay(ps, 0.5)
-        assert (ps[0] == 0.5).all()
-        assert (ps[1] == 2).all()
+        require_equal(mine, want)
 
     def test_functions_that_are_not_elementwise(self):
+        @kf.for_each
+        def decay(p, rate):
+            p *= 1 - rate if p.ndim >= 2 else 2.0  # looks at shapes
+
         @kf.for_each
         def centre(p):
             p -= p.mean()
 
+        ps = [np.ones((2, 3), np.float32), np.ones(6, np.float32)]
+        decay(ps, 0.5)
+        require_equal([ps], [[np.full((2, 3), 0.5), np.full(6, 2.0)]])
         ps = arrays([(3, 4), (7,), (50,)])
         want = [p - p.mean() for p in ps]
         centre(ps)
@@ -118,21 +108,17 @@ class TestForEach:
             np.testing.assert_allclose(p, w, atol=1e-6)
 
     def test_results(self):
-        twice = kf.for_each(lambda x: x * 2)
-        got = twice([np.ones(3), np.ones((2, 2))])
-        assert [g.shape for g in got] == [(3,), (2, 2)]
-        assert all((g == 2).all() for g in got)
-
         @kf.for_each
         def grown(x):
             x += 1
             return x
 
+        twice = kf.for_each(lambda x: x * 2)([np.ones(3), np.ones((2, 2))])
+        require_equal([twice], [[np.full(3, 2), np.full((2, 2), 2)]])
         xs = [np.zeros(3), np.zeros(4)]
         got = grown(xs)
-        assert got[0] is xs[0]
-        assert got[1] is xs[1]
-        assert (xs[1] == 1).all()
+        assert [g is x for g, x in zip(got, xs, strict=True)] == [True, True]
+        require_equal([xs], [[np.ones(3), np.ones(4)]])
 
     def test_plans(self):
         """All elements once, whatever their shapes, beside what a plan of one array of so many has."""
@@ -173,113 +159,76 @@ class TestForEach:
         with pytest.raises(ValueError, match="must have as many items as"):
             axpy.plan([kf.spec((3,))], [], [], 0.1)
 
-    def test_numbers_by_item_and_by_name(self):
-        ps = [np.ones(3), np.ones(5), np.ones(2)]
-        add = kf.for_each(_add)
-        add(ps, by=[1.0, 2.0, 1.0])
+    def test_numbers(self):
+        """By item and by name; other ones are not traced again."""
+        ps, traced = [np.ones(3), np.ones(5), np.ones(2)], Traces()
+        kf.for_each(_add)(ps, by=[1.0, 2.0, 1.0])
         assert [p[0] for p in ps] == [2, 3, 2]
-
-    def test_numbers_do_not_trace_again(self):
-        traced = Traces()
 
         @kf.for_each
         def step(p, lr, n):
             traced()
             p -= lr / (1 - 0.9**n)
 
-        ps = [np.ones(3), np.ones(3)]
         step(ps, 0.1, 1)
         first = len(traced)
         for n in range(2, 20):
             step(ps, 0.1 * n, n)
         assert len(traced) == first
 
-    def test_two_threads(self):
-        sets = [[[np.zeros(n, np.float32) for n in (5, 4096, 70_000)] for _ in range(3)] for _ in range(4)]
-        for _, g, _ in sets:
-            for x in g:
-                x += 1
+    def test_threads(self):
+        sets = [[[np.full(n, k, np.float32) for n in (5, 4096, 70_000)] for k in (0, 1, 0)] for _ in range(4)]
+        want = [np.zeros(1, np.float32), np.ones(1, np.float32), np.zeros(1, np.float32)]
+        for _ in range(50):
+            plain(*[[w] for w in want], 1.0)
 
         def work(own):
             for _ in range(50):
                 axpy(*own, 1.0)
 
-        threads = [threading.Thread(target=work, args=(own,)) for own in sets]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        want = [np.zeros(1, np.float32), np.ones(1, np.float32), np.zeros(1, np.float32)]
-        for _ in range(50):
-            plain(*[[w] for w in want], 1.0)
-        for p, _, _ in sets:
-            assert all((x == want[0]).all() for x in p)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, sets))
+        assert all((x == want[0]).all() for p, _, _ in sets for x in p)
 
 
 def _add(p, by):
     p += by
 
 
-class TestRefusals:
-    def check(self, error, match, ps, gs, ms, lr=0.1):
-        before = copy.deepcopy([ps, ms])
+ROOM = np.ones(6, np.float32)
+# What is spoiled in lists of two arrays each, and what is said of it.
+REFUSED = [
+    (lambda p, g, m: g.pop(), ValueError, "g must have as many items as p"),
+    (lambda p, g, m: g.__setitem__(1, np.ones(5, np.float32)), ValueError, "broadcast|shape"),
+    (lambda p, g, m: [x.__setitem__(1, x[1].astype(np.int64)) for x in (p, m)], TypeError, "p|int64"),
+    (lambda p, g, m: m[1].setflags(write=False), ValueError, "read-only"),
+    (lambda p, g, m: [x.__setitem__(1, x[0].copy()) for x in (g, m)] + [p.__setitem__(1, p[0])], ValueError,
+     "places 0 and 1 of the lists share memory"),
+    (lambda p, g, m: p.__setitem__(slice(None), [ROOM[:3], ROOM[2:6]]), ValueError, "share memory"),
+]  # fmt: skip
+
+
+def test_refusals():
+    def check(spoil, error, match):
+        lists = [arrays([(3,), (4,)], np.float32, i) for i in range(3)]
+        spoil(*lists)
+        before = copy.deepcopy([lists[0], lists[2]])
         with pytest.raises(error, match=match):
-            axpy(ps, gs, ms, lr)
-        for a, b in zip([ps, ms], before, strict=True):
-            for x, y in zip(a, b, strict=True):
-                np.testing.assert_array_equal(x, y)
+            axpy(*lists, 0.1)
+        require_equal([lists[0], lists[2]], before)
 
-    def lists(self):
-        return [arrays([(3,), (4,)], np.float32, i) for i in range(3)]
-
-    def test_lengths(self):
-        ps, gs, ms = self.lists()
-        self.check(ValueError, "g must have as many items as p", ps, gs[:1], ms)
-
-    def test_no_list(self):
-        with pytest.raises(TypeError, match="takes lists"):
-            axpy(np.ones(3), np.ones(3), np.ones(3), 0.1)
-
-    def test_shapes(self):
-        ps, gs, ms = self.lists()
-        gs[1] = np.ones(5, np.float32)
-        self.check(ValueError, "broadcast|shape", ps, gs, ms)
-
-    def test_dtypes(self):
-        ps, gs, ms = self.lists()
-        ps[1], ms[1] = ps[1].astype(np.int64), ms[1].astype(np.int64)
-        self.check(TypeError, "p|int64", ps, gs, ms)
-
-    def test_read_only(self):
-        ps, gs, ms = self.lists()
-        ms[1].flags.writeable = False
-        self.check(ValueError, "read-only", ps, gs, ms)
-
-    def test_twice(self):
-        ps, gs, ms = self.lists()
-        ps[1] = ps[0]
-        gs[1], ms[1] = gs[0].copy(), ms[0].copy()
-        self.check(ValueError, "places 0 and 1 of the lists share memory", ps, gs, ms)
-
-    def test_overlapping(self):
-        ps, gs, ms = self.lists()
-        room = np.ones(6, np.float32)
-        ps[:] = room[:3], room[2:6]
-        self.check(ValueError, "share memory", ps, gs, ms)
-
-    def test_one_gradient_for_two(self):
-        ps, gs, ms = (arrays([(3,), (3,)], np.float32, i) for i in range(3))
-        axpy(ps, [gs[0], gs[0]], ms, 0.1)
-
-    def test_other_libraries(self):
-        with pytest.raises(TypeError, match="one library"):
-            kf.for_each(_add)([np.ones(3), torch.ones(3)], 1.0)
-
-    def test_grad(self):
-        p = torch.ones(3, requires_grad=True)
-        with pytest.raises((RuntimeError, TypeError)):
-            kf.for_each(_add)([p], 1.0)
-        assert (p == 1).all()
+    sweep(check, REFUSED)
+    ps, gs, ms = (arrays([(3,), (3,)], np.float32, i) for i in range(3))
+    axpy(ps, [gs[0], gs[0]], ms, 0.1)  # one gradient for two is none
+    p = torch.ones(3, requires_grad=True)
+    refusals(
+        [
+            (lambda: axpy(*[np.ones(3)] * 3, 0.1), TypeError, "takes lists"),
+            (lambda: kf.for_each(_add)([np.ones(3), torch.ones(3)], 1.0), TypeError, "one library"),
+            (lambda: kf.for_each(_add)([p], 1.0), (RuntimeError, TypeError), "."),
+        ]
+    )
+    assert (p == 1).all()
 
 
 def parameters(dtype, seed=0, shapes=SHAPES):
@@ -316,27 +265,30 @@ def close(a, b, dtype):
 
 
 class TestOptimizers:
-    @pytest.mark.parametrize("name", PAIRS)
-    @pytest.mark.parametrize("dtype", TOLERANCE)
-    def test_against_torch(self, name, dtype):
-        ours, theirs, options = PAIRS[name]
-        mine = parameters(dtype)
-        wide = dtype if dtype.itemsize > 2 else torch.float64  # half types are computed in float32 here
-        want = [torch.nn.Parameter(p.detach().to(wide, copy=True)) for p in mine]
-        a, b = ours(mine, **options), theirs(want, foreach=False, **options)
-        for step in range(4):
-            give_gradients(mine, step)
-            for p, q in zip(mine, want, strict=True):
-                q.grad = p.grad.to(wide)
-            if step == 2:
-                mine[3].grad = want[3].grad = None
-            a.step()
-            b.step()
-        for x, y in zip(mine, want, strict=True):
-            close(x, y, dtype)
-            assert a.state[x].keys() == b.state[y].keys()
-            for key, value in a.state[x].items():
-                close(value, b.state[y][key], dtype)
+    def test_against_torch(self, some):
+        def check(name, dtype):
+            ours, theirs, options = PAIRS[name]
+            mine = parameters(dtype)
+            wide = dtype if dtype.itemsize > 2 else torch.float64  # half types are computed in float32 here
+            want = [torch.nn.Parameter(p.detach().to(wide, copy=True)) for p in mine]
+            a, b = ours(mine, **options), theirs(want, foreach=False, **options)
+            for step in range(4):
+                give_gradients(mine, step)
+                for p, q in zip(mine, want, strict=True):
+                    q.grad = p.grad.to(wide)
+                if step == 2:
+                    mine[3].grad = want[3].grad = None
+                version = mine[0]._version
+                a.step()
+                b.step()
+                assert mine[0]._version > version
+            for x, y in zip(mine, want, strict=True):
+                close(x, y, dtype)
+                assert a.state[x].keys() == b.state[y].keys()
+                for key, value in a.state[x].items():
+                    close(value, b.state[y][key], dtype)
+
+        sweep(check, some(itertools.product(PAIRS, TOLERANCE), 4))
 
     def test_lion(self):
         (p,) = params = [torch.nn.Parameter(torch.randn(50, dtype=torch.float64))]
@@ -406,45 +358,18 @@ class TestOptimizers:
 
         assert run(optim.AdamW) == pytest.approx(run(torch.optim.AdamW), rel=1e-10)
 
-    def test_versions_are_told(self):
-        p = torch.nn.Parameter(torch.ones(3))
-        before = p._version
-        p.grad = torch.ones(3)
-        optim.SGD([p], lr=0.1).step()
-        assert p._version > before
-
     def test_refusals(self):
-        p = torch.nn.Parameter(torch.ones(3))
-        p.grad = torch.ones(3).to_sparse()
-        with pytest.raises(RuntimeError, match="sparse"):
-            optim.AdamW([p]).step()
-        z = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
-        z.grad = torch.ones_like(z)
-        with pytest.raises(RuntimeError, match="complex"):
-            optim.SGD([z], lr=0.1).step()
-        p.grad = torch.ones(3)
-        with pytest.raises(RuntimeError, match="capturable"):
-            optim.AdamW([p], capturable=True).step()
-        with pytest.raises(ValueError, match="Lion"):
-            optim.Lion([p], betas=(1.0, 0.5))
+        p, z = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
 
+        def check(error, match, call, parameter=p, gradient=None):
+            parameter.grad = gradient
+            with pytest.raises(error, match=match):
+                call()
 
-def adamw_kernel(dtype="bfloat16", aligned=True):
-    def rule(p, g, m, v):
-        w = g.astype("float32")
-        n = m * 0.9 + w * 0.1
-        u = v * 0.99 + w * w * 0.01
-        m[...] = n
-        v[...] = u
-        p[...] = (p.astype("float32") - n / (kf.sqrt(u) + 1e-8)).astype(dtype)
-
-    traced = trace(rule, *(kf.spec((64,), d) for d in (dtype, dtype, "float32", "float32")))
-    order = [w.input for w in traced.written]
-    return _core_kernel(traced.graph, order, aligned)
-
-
-def _core_kernel(graph, targets, aligned):
-    return _core.each_kernel(graph, devices.device("H200").to_dict(), targets, aligned)
+        check(RuntimeError, "sparse", optim.AdamW([p]).step, p, torch.ones(3).to_sparse())
+        check(RuntimeError, "complex", optim.SGD([z], lr=0.1).step, z, torch.ones_like(z))
+        check(RuntimeError, "capturable", optim.AdamW([p], capturable=True).step, p, torch.ones(3))
+        check(ValueError, "Lion", lambda: optim.Lion([p], betas=(1.0, 0.5)))
 
 
 _NUMBERS = (1e-3, 0.9, 0.999, 1e-8, 0.01, 3)
@@ -459,75 +384,14 @@ RULES = {
 
 
 @pytest.mark.slow
-class TestCuda:
-    """The generated text, which nvcc compiles and a host plays."""
-
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-    @pytest.mark.parametrize("aligned", [True, False])
-    def test_compiles(self, dtype, aligned, tmp_path):
-        assert " 0 bytes spill loads" in nvcc(adamw_kernel(dtype, aligned).source, tmp_path)
-
-    @pytest.mark.parametrize("dtypes", [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float32", "float32")])
-    @pytest.mark.parametrize("name", RULES)
-    def test_the_optimizers_are_one_kernel(self, name, dtypes, tmp_path):
-        rule, states, numbers = RULES[name]
-        specs = [kf.spec((64,), d, like="torch") for d in (dtypes[0], dtypes[0], *[dtypes[1]] * states)]
-        traced = trace(rule.__wrapped__, *specs, *numbers)
-        kernel = _core_kernel(traced.graph, [w.input for w in traced.written], True)
-        assert " 0 bytes spill loads" in nvcc(kernel.source, tmp_path)
-
-    @pytest.mark.skipif(not HAVE_COMPILER, reason="needs g++")
-    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-    @pytest.mark.parametrize("aligned", [True, False])
-    def test_numbers(self, dtype, aligned, rng, tmp_path):
-        """On poisoned memory: odd sizes, parts of a set, views one behind the other."""
-        kernel = adamw_kernel(dtype, aligned)
-        sizes = [1, 7, 1023, 1024, 1025, 16_384, 16_391, 40_000]
-        shift = 0 if aligned else 1
-        room = sum(n + 32 for n in sizes)
-        types = [np_dtype(dtype), np_dtype(dtype), np.float32, np.float32]
-        rooms = [np.full(room + 16, 7, t) for t in types]
-        starts, at = [], 16
-        for n in sizes:
-            starts.append(at + shift)
-            at += (n + 31) // 16 * 16
-        for r, t in zip(rooms, types, strict=True):
-            for a, n in zip(starts, sizes, strict=True):
-                r[a : a + n] = rng.random(n).astype(t)
-        moved = [np.zeros(r.nbytes + 64, np.uint8) for r in rooms]
-        views = []
-        for m, r in zip(moved, rooms, strict=True):
-            skip = -m.ctypes.data % 64
-            v = m[skip : skip + r.nbytes].view(r.dtype)
-            v[...] = r
-            views.append(v)
-        sets = [[v.ctypes.data + a * v.itemsize for v in views] for a in starts]
-        blocks, threads, parameter, _keep = kernel.launch(sets, sizes)
-        played(kernel, tmp_path)(ctypes.c_char_p(parameter), (ctypes.c_uint * 3)(blocks, 1, 1),
-                                 (ctypes.c_uint * 3)(threads, 1, 1), 1)  # fmt: skip
-        p, g, m, v = (wide(r) for r in rooms)
-        n, u = m * 0.9 + g * 0.1, v * 0.99 + g * g * 0.01
-        want = [p - n / (np.sqrt(u) + 1e-8), g, n, u]
-        inside = np.zeros(room + 16, bool)
-        for a, size in zip(starts, sizes, strict=True):
-            inside[a : a + size] = True
-        for got, before, w in zip(views, rooms, want, strict=True):
-            assert (wide(got)[~inside] == wide(before)[~inside]).all()
-            tolerance = 1e-5 if got.dtype == np.float32 else 1e-2
-            np.testing.assert_allclose(wide(got)[inside], w[inside], rtol=tolerance, atol=tolerance)
-
-
-def played(kernel, folder):
-    """The kernel's function on a host."""
-    (folder / "device").mkdir()
-    for name, text in _core.cuda_headers().items():
-        for old, new in REPLACED.items():
-            text = text.replace(old, new)
-        (folder / name).write_text(text)
-    entry = f"KF_HOST_ENTRY(played, {NAMESPACE}::{kernel.entry}, {NAMESPACE}::Each)"
-    (folder / "each.cpp").write_text('#include "host_cuda.hpp"\n' + kernel.source + "\n" + entry + "\n")
-    support = Path(__file__).parent / "support"
-    command = ["g++", *FLAGS, f"-I{folder}", f"-I{support}", "-o", "each.so", "each.cpp"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
-    assert done.returncode == 0, done.stderr[:4000]
-    return ctypes.CDLL(str(folder / "each.so")).played
+@pytest.mark.parametrize("aligned", [True, False])
+@pytest.mark.parametrize("dtypes", [("bfloat16", "bfloat16"), ("bfloat16", "float32"), ("float32", "float32")])
+@pytest.mark.parametrize("name", RULES)
+def test_the_optimizers_are_one_kernel(name, dtypes, aligned, tmp_path):
+    """The generated text, which nvcc compiles."""
+    rule, states, numbers = RULES[name]
+    specs = [kf.spec((64,), d, like="torch") for d in (dtypes[0], dtypes[0], *[dtypes[1]] * states)]
+    traced = trace(rule.__wrapped__, *specs, *numbers)
+    targets = [w.input for w in traced.written]
+    kernel = _core.each_kernel(traced.graph, devices.device("H200").to_dict(), targets, aligned)
+    assert " 0 bytes spill loads" in nvcc(kernel.source, tmp_path)

@@ -11,6 +11,7 @@ import pytest
 
 import kfusion as kf
 from kfusion._ops import chunk_products, logit_chunks
+from sweeps import sweep
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -84,53 +85,53 @@ HEADS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", HEADS)
-def test_without_logits(name: str) -> None:
-    plan = check(HEADS[name], drawn())
-    assert is_head(plan)
-    assert name == "none" or not has_logits(plan)
-    assert "the logits are never stored as a whole" in " ".join(str(plan).split())
-    kept = kf.kept_for_backward(HEADS[name], *drawn())
-    assert is_head(kept.backward if name == "none" else kept.forward)
-    assert not has_logits(kept.backward)
-    assert not any(math.prod(v.shape) >= N * V for v in kept.values)
+def test_without_logits(some: Any) -> None:
+    def require(name: str) -> None:
+        plan = check(HEADS[name], drawn())
+        assert is_head(plan)
+        assert name == "none" or not has_logits(plan)
+        assert "the logits are never stored as a whole" in " ".join(str(plan).split())
+        kept = kf.kept_for_backward(HEADS[name], *drawn())
+        assert is_head(kept.backward if name == "none" else kept.forward)
+        assert not has_logits(kept.backward)
+        assert not any(math.prod(v.shape) >= N * V for v in kept.values)
+
+    sweep(require, [(name,) for name in some(HEADS, 3)])
 
 
-def later(z: Any) -> Any:
-    return F.cross_entropy(z, T) + (z * z).mean()
+def product(x: Any, w: Any, b: Any) -> Any:
+    with torch.no_grad():
+        z = F.linear(x, w, b)
+    return F.cross_entropy(z, T) + x.sum() + w.sum() + b.sum()
 
 
-WHOLE: dict[str, Callable[..., Any]] = {
-    "a second use": lambda x, w, b: later(F.linear(x, w, b)),
-    "a use of a view": lambda x, w, b: (lambda z: F.cross_entropy(z.view(N, V), T) + z[0].sum())(F.linear(x, w, b)),
-    "two losses": lambda x, w, b: (lambda z: F.cross_entropy(z, T) + F.cross_entropy(z, T.flip(0)))(F.linear(x, w, b)),
-    "few rows": lambda x, w, b: F.cross_entropy(F.linear(x[:2], w, b), T[:2]),
-    "scaled": lambda x, w, b: F.cross_entropy(F.linear(x, w, b) / 2, T),
-    "other rows": lambda x, w, b: F.cross_entropy(F.linear(x, w, b)[:, :50], T % 50),
-    "columns": lambda x, w, b: F.cross_entropy(F.linear(x, w, b).view(-1, 50), torch.arange(2 * N) % 50),
-    "probabilities": lambda x, w, b: F.cross_entropy(F.linear(x, w, b), torch.full((N, V), 1 / V).double()),
-    "detached": lambda x, w, b: F.cross_entropy(F.linear(x, w, b).detach(), T) + (x.sum() + w.sum()) + b.sum(),
-}
+def turned(x: Any, w: Any, b: Any) -> Any:
+    with torch.no_grad():
+        y = w.T
+    return F.cross_entropy(x @ y, T) + w.sum() + b.sum()
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_as_written(name: str) -> None:
-    assert not is_head(check(WHOLE[name], drawn()))
+WHOLE: list[Callable[..., Any]] = [
+    product,
+    lambda x, w, b: (lambda z: F.cross_entropy(z, T) + (z * z).mean())(F.linear(x, w, b)),
+    lambda x, w, b: (lambda z: F.cross_entropy(z.view(N, V), T) + z[0].sum())(F.linear(x, w, b)),
+    lambda x, w, b: (lambda z: F.cross_entropy(z, T) + F.cross_entropy(z, T.flip(0)))(F.linear(x, w, b)),
+    lambda x, w, b: F.cross_entropy(F.linear(x[:2], w, b), T[:2]),
+    lambda x, w, b: F.cross_entropy(F.linear(x, w, b) / 2, T),
+    lambda x, w, b: F.cross_entropy(F.linear(x, w, b)[:, :50], T % 50),
+    lambda x, w, b: F.cross_entropy(F.linear(x, w, b).view(-1, 50), torch.arange(2 * N) % 50),
+    lambda x, w, b: F.cross_entropy(F.linear(x, w, b), torch.full((N, V), 1 / V).double()),
+    lambda x, w, b: F.cross_entropy(F.linear(x, w, b).detach(), T) + (x.sum() + w.sum()) + b.sum(),
+]
 
 
-def test_a_product_without_gradients() -> None:
-    def f(x: Any, w: Any, b: Any) -> Any:
-        with torch.no_grad():
-            z = F.linear(x, w, b)
-        return F.cross_entropy(z, T) + x.sum() + w.sum() + b.sum()
+def test_as_written(some: Any) -> None:
+    def require(function: Callable[..., Any]) -> None:
+        assert not is_head(check(function, drawn()))
 
-    def g(x: Any, w: Any, b: Any) -> Any:
-        with torch.no_grad():
-            turned = w.T
-        return F.cross_entropy(x @ turned, T) + w.sum() + b.sum()
-
-    assert not is_head(check(f, drawn()))
-    assert is_head(check(g, drawn()))
+    sweep(require, [(f,) for f in some(WHOLE, 3)])
+    assert is_head(check(turned, drawn()))
+    assert not is_head(kf.plan(HEADS["linear"], *drawn()))  # without gradients
 
 
 def test_gradients_of_logits_themselves() -> None:
@@ -180,13 +181,6 @@ def test_results_that_are_logits() -> None:
             assert_same(got, g)
 
 
-def test_without_gradients_as_written() -> None:
-    assert not is_head(kf.plan(HEADS["linear"], *drawn()))
-    with torch.no_grad():
-        arrays = drawn()
-        assert_same(kf.fuse(HEADS["linear"])(*arrays), HEADS["linear"](*arrays))
-
-
 def test_plans_that_are_told_what_shares_a_kernel() -> None:
     both, arrays = kf.value_and_grad(HEADS["linear"], (0, 1, 2)), drawn()
     assert is_head(kf.plan(both, *arrays))
@@ -201,20 +195,19 @@ def test_plans_that_are_told_what_shares_a_kernel() -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_weights_of_classes(reduction: str) -> None:
-    weights = torch.rand(V, dtype=torch.float64)
-    f = lambda x, w, b: F.cross_entropy(F.linear(x, w, b), T, weights, reduction=reduction, label_smoothing=0.2).sum()  # noqa: E731
+    c = torch.rand(V, dtype=torch.float64)
+    f = lambda x, w, b: F.cross_entropy(F.linear(x, w, b), T, c, reduction=reduction, label_smoothing=0.2).sum()  # noqa: E731
     assert is_head(check(f, drawn()))
 
 
 def test_weights_of_classes_that_have_gradients() -> None:
     x, w, _ = drawn()
-    weights = torch.rand(V, dtype=torch.float64)
+    c = torch.rand(V, dtype=torch.float64)
     f = lambda c: F.cross_entropy(F.linear(x, w), T, c)  # noqa: E731
-    got = kf.grad(f)(weights)
-    assert_same(kf.fuse(f)(weights.clone().requires_grad_()).detach(), f(weights))
+    assert_same(kf.fuse(f)(c.clone().requires_grad_()).detach(), f(c))
     step = torch.zeros(V, dtype=torch.float64)
     step[T[0]] = 1e-6
-    assert abs(got[T[0]] - (f(weights + step) - f(weights - step)) / 2e-6) < 1e-6
+    assert abs(kf.grad(f)(c)[T[0]] - (f(c + step) - f(c - step)) / 2e-6) < 1e-6
 
 
 class Model(nn.Module):
@@ -293,14 +286,13 @@ def test_columns_of_zeros(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert is_head(check(f, drawn()))
 
 
-@pytest.mark.parametrize(("classes", "dtype", "takes"), [(50_257, "bfloat16", True), (50_264, "bfloat16", False),
-                                                         (50_257, "float32", False)])  # fmt: skip
-def test_rows_whose_products_are_slow(classes: int, dtype: str, takes: bool) -> None:
+def test_rows_whose_products_are_slow() -> None:
     """Logits fit one chunk, on a GPU: those of a chunk start at multiples of 16 bytes."""
 
     def f(x: Any, w: Any, t: Any) -> Any:
         return F.cross_entropy(F.linear(x, w)[:, :-1].flatten(0, 1).float(), t[:, 1:].flatten())
 
-    x, w = (kf.spec(shape, dtype, like="torch", device="cuda:0") for shape in ((4, 1024, 256), (classes, 256)))
-    t = kf.spec((4, 1024), "int64", like="torch", device="cuda:0")
-    assert is_head(kf.plan(kf.value_and_grad(f, (0, 1)), x, w, t, device="H200")) is takes
+    for classes, dtype, takes in ((50_257, "bfloat16", True), (50_264, "bfloat16", False), (50_257, "float32", False)):
+        x, w = (kf.spec(shape, dtype, like="torch", device="cuda:0") for shape in ((4, 1024, 256), (classes, 256)))
+        t = kf.spec((4, 1024), "int64", like="torch", device="cuda:0")
+        assert is_head(kf.plan(kf.value_and_grad(f, (0, 1)), x, w, t, device="H200")) is takes

@@ -17,9 +17,9 @@ from kfusion._ops import logit_chunks
 from kfusion._tracing.trace import trace
 from kinds import HAVE_GPU, np_dtype
 from reference import float64
+from sweeps import refusals, sweep
 
 torch = pytest.importorskip("torch")
-from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 DEVICES = ["cpu", *(["cuda"] if HAVE_GPU and torch.cuda.is_available() else [])]
@@ -115,47 +115,52 @@ def assert_same(got: tuple[Any, list[Any]], want: tuple[Any, list[Any]], dtype: 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("dtype", list(ERROR))
-def test_gradients(dtype: str, reduction: str, device: str) -> None:
+def test_gradients(dtype: str, reduction: str, device: str, some: Any) -> None:
     cases = [(True, 3, 0.1), (False, None, 0.0)]  # each has kernels of its own, which take long to compile on a GPU
     if device == "cpu":
         cases = list(itertools.product([True, False], [None, 3], [0.0, 0.1]))
-    for bias, ignore_index, label_smoothing in cases:
+    for (bias, ignore_index, label_smoothing), is_weighed in some(itertools.product(cases, [False, True]), 5):
         x, w, t, b = drawn(37, 24, 71, dtype, device, bias=bias)
         if ignore_index is not None:
             t[::3] = ignore_index
-        options = {"reduction": reduction, "ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        options: dict[str, Any] = {"ignore_index": ignore_index, "label_smoothing": label_smoothing}
+        options |= {"reduction": reduction, "class_weight": torch.rand(71).to(x) if is_weighed else None}
         g = torch.randn(37 if reduction == "none" else (), device=device).to(x.dtype)
         want = oracle(x, w, t, b, g, **options)
         assert_same(ours(x, w, t, b, g, chunk_rows=10, **options), want, dtype)
+        with torch.no_grad():
+            assert_close(kf.linear_cross_entropy(x, w, t, b, **options), want[0], dtype)
 
 
 SHAPES = [(1, 1, 1), (1, 5, 7), (2, 3, 1), (9, 3, 5), (10, 3, 5), (11, 3, 5), (21, 1, 33), (20, 64, 257), (31, 7, 1023)]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_shapes(shape: tuple[int, int, int], dtype: str, device: str) -> None:
-    if device == "cuda" and shape[-1] not in (1, 7, 257):
-        pytest.skip("compiles long")
-    for chunk_rows, reduction in itertools.product([1, 10, None], ["mean", "none"]):
+def test_shapes(dtype: str, device: str, some: Any) -> None:
+    def check(shape: tuple[int, ...], chunk_rows: int | None, reduction: str) -> None:
         args = drawn(*shape, dtype, device)
         want = oracle(*args, reduction=reduction)
         assert_same(ours(*args, reduction=reduction, chunk_rows=chunk_rows), want, dtype)
 
-
-def test_no_rows_and_no_columns(device: str) -> None:
-    for n, k in [(0, 4), (0, 0), (3, 0)]:
-        for reduction in ("mean", "sum", "none"):
-            args = drawn(n, k, 6, device=device)
-            assert_same(ours(*args, reduction=reduction), oracle(*args, reduction=reduction), "float64")
+    shapes = SHAPES if device == "cpu" else [s for s in SHAPES if s[-1] in (1, 7, 257)]  # which compile long
+    sweep(check, some(itertools.product(shapes, [1, 10, None], ["mean", "none"]), 16))
+    sweep(check, itertools.product([(0, 4, 6), (0, 0, 6), (3, 0, 6)], [None], ["mean", "sum", "none"]))
 
 
-def test_all_rows_ignored(device: str) -> None:
-    for reduction in ("mean", "sum", "none"):
-        x, w, t, b = drawn(7, 4, 6, device=device)
-        t[:] = -1
-        options = {"reduction": reduction, "ignore_index": -1}
-        assert_same(ours(x, w, t, b, chunk_rows=3, **options), oracle(x, w, t, b, **options), "float64")
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_rows_of_which_none_counts(dtype: str, device: str) -> None:
+    """Where all rows are ignored gradients are 0, where all weigh nothing they are NaN, as torch's."""
+
+    def check(weights: Any, target: int, reduction: str) -> None:
+        x, w, t, b = drawn(7, 4, 6, dtype, device)
+        t[:] = target
+        options = {"ignore_index": 2, "class_weight": None if weights is None else weights.to(x)}
+        g = torch.ones(7 if reduction == "none" else ()).to(x)
+        want = oracle(x, w, t, b, g, reduction=reduction, **options)
+        assert_same(ours(x, w, t, b, g, chunk_rows=3, reduction=reduction, **options), want, dtype)
+
+    cases = (None, 2), (torch.rand(6), 2), (torch.zeros(6), 5)
+    sweep(check, [(*case, reduction) for case in cases for reduction in ("mean", "sum", "none")])
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -171,17 +176,20 @@ def test_values_that_are_no_numbers(value: float, device: str) -> None:
 
 def test_a_target_that_is_no_class(device: str) -> None:
     x, w, t, b = drawn(5, 3, 4, device=device)
-    t[2] = 4
-    loss, (dx, *_) = ours(x, w, t, b, reduction="none", chunk_rows=2)
-    assert loss.isnan().tolist() == [False, False, True, False, False]
-    assert (dx[2] == 0).all()
+    g = torch.ones_like(x[:, 0])
+    for options in ({}, {"class_weight": torch.rand(4).to(x), "label_smoothing": 0.3}):
+        t[2] = 0
+        want = oracle(x, w, t, b, g, reduction="none", **options)[0]
+        t[2], want[2] = 4, float("nan")
+        loss, (dx, *_) = ours(x, w, t, b, g, reduction="none", chunk_rows=2, **options)
+        assert_close(loss, want, "float64")
+        assert (dx[2] == 0).all()
     assert ours(x, w, t, b)[0].isnan()
 
 
 def test_large_logits(device: str) -> None:
     x, w, t, b = drawn(8, 4, 9, device=device)
-    args = [x * 1e4, w, t, b]
-    assert_same(ours(*args, chunk_rows=3), oracle(*args), "float64")
+    assert_same(ours(x * 1e4, w, t, b, chunk_rows=3), oracle(x * 1e4, w, t, b), "float64")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -204,14 +212,12 @@ def test_gradients_of_float16_that_are_small_by_themselves(device: str) -> None:
 
 def test_leading_axes_and_strides(device: str) -> None:
     x, w, t, b = drawn(24, 5, 11, device=device)
+    for reduction, g in (("mean", None), ("none", torch.randn(24, dtype=x.dtype, device=device))):
+        given = [x.reshape(2, 3, 4, 5), w, t.reshape(2, 3, 4), b, None if g is None else g.reshape(2, 3, 4)]
+        loss, (dx, dw, db) = ours(*given, reduction=reduction, chunk_rows=7)
+        found = loss.reshape(24) if loss.ndim else loss, [dx.reshape(24, 5), dw, db]
+        assert_same(found, oracle(x, w, t, b, g, reduction=reduction), "float64")
     want = oracle(x, w, t, b)
-    loss, (dx, dw, db) = ours(x.reshape(2, 3, 4, 5), w, t.reshape(2, 3, 4), b, chunk_rows=7)
-    assert_same((loss, [dx.reshape(24, 5), dw, db]), want, "float64")
-    g = torch.randn(24, dtype=x.dtype, device=device)
-    given = x.reshape(2, 3, 4, 5), w, t.reshape(2, 3, 4), b, g.reshape(2, 3, 4)
-    loss, (dx, dw, db) = ours(*given, reduction="none", chunk_rows=7)
-    each = oracle(x, w, t, b, g, reduction="none")
-    assert_same((loss.reshape(24), [dx.reshape(24, 5), dw, db]), each, "float64")
     turned = x.t().contiguous().t(), w.t().contiguous().t(), torch.stack([t, t], 1)[:, 0], b
     assert_same(ours(*turned, chunk_rows=7), want, "float64")
     wide = torch.zeros(24, 10, dtype=x.dtype, device=device)[:, ::2].copy_(x)
@@ -220,276 +226,11 @@ def test_leading_axes_and_strides(device: str) -> None:
     assert_same((loss, [dx]), (lambda y: (y[0], [y[1][0][0]]))(oracle(x[:1], w, t[:1], b)), "float64")
 
 
-# ---- weights of classes ----
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("dtype", list(ERROR))
-def test_weights_of_classes(dtype: str, reduction: str, device: str) -> None:
-    for bias, ignore_index, label_smoothing in [(True, 3, 0.1), (False, None, 0.0)]:
-        x, w, t, b = drawn(37, 24, 71, dtype, device, bias=bias)
-        t[::3] = 3
-        options: dict[str, Any] = {"reduction": reduction, "ignore_index": ignore_index}
-        options |= {"label_smoothing": label_smoothing, "class_weight": torch.rand(71, device=device).to(x.dtype)}
-        g = torch.randn(37 if reduction == "none" else (), device=device).to(x.dtype)
-        want = oracle(x, w, t, b, g, **options)
-        assert_same(ours(x, w, t, b, g, chunk_rows=10, **options), want, dtype)
-        with torch.no_grad():
-            assert_close(kf.linear_cross_entropy(x, w, t, b, **options), want[0], dtype)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_weights_of_classes_of_which_none_counts(dtype: str, device: str) -> None:
-    """Where all rows are ignored gradients are 0, where all weigh nothing they are NaN, as torch's."""
-    for weights, target in [(torch.rand(6), 2), (torch.zeros(6), 5)]:
-        x, w, t, b = drawn(7, 4, 6, dtype, device)
-        t[:] = target
-        options = {"ignore_index": 2, "class_weight": weights.to(x)}
-        for reduction in ("mean", "sum", "none"):
-            g = torch.ones(7 if reduction == "none" else ()).to(x)
-            want = oracle(x, w, t, b, g, reduction=reduction, **options)
-            assert_same(ours(x, w, t, b, g, chunk_rows=3, reduction=reduction, **options), want, dtype)
-
-
-def test_weights_of_classes_and_odd_targets(device: str) -> None:
-    x, w, t, b = drawn(5, 3, 4, device=device)
-    weights = torch.rand(4, device=device).double()
-    want = oracle(x, w, t, b, torch.ones(5), reduction="none", class_weight=weights, label_smoothing=0.3)[0]
-    t[2], want[2] = 4, float("nan")
-    loss, (dx, *_) = ours(
-        x, w, t, b, torch.ones_like(x[:, 0]), reduction="none", chunk_rows=2, class_weight=weights, label_smoothing=0.3
-    )
-    assert_close(loss, want, "float64")
-    assert (dx[2] == 0).all()
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-def test_weights_of_classes_have_no_gradient(reduction: str) -> None:
-    x, w, t, _ = drawn(5, 3, 4)
-    weights = torch.rand(4).double()
-    f = lambda c: kf.linear_cross_entropy(x, w, t, class_weight=c, reduction=reduction).sum()  # noqa: E731
-    with pytest.raises(TypeError, match=r"linear_cross_entropy: class_weight has no gradient"):
-        kf.grad(f)(weights)
-    loss = kf.fused_linear_cross_entropy(x, w, t, class_weight=weights.requires_grad_(), reduction=reduction)
-    with pytest.raises(TypeError, match=r"linear_cross_entropy: class_weight has no gradient"):
-        loss.sum().backward()
-
-
-def test_weights_of_classes_that_do_not_fit() -> None:
-    x, w, t, _ = drawn(5, 3, 4)
-    with pytest.raises(ValueError, match=r"class_weight must have shape \(4,\), got \(5,\)"):
-        kf.linear_cross_entropy(x, w, t, class_weight=torch.rand(5).double())
-    with pytest.raises(TypeError, match="class_weight must be float64 as x is, got float32"):
-        kf.linear_cross_entropy(x, w, t, class_weight=torch.rand(4))
-
-
-def test_weights_of_classes_under_autocast() -> None:
-    x, w, t, b = drawn(20, 16, 33, "float32")
-    weights = torch.rand(33)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, got = ours(x, w, t, b, class_weight=weights, chunk_rows=7)
-    want = oracle(*(a.bfloat16() for a in (x, w)), t, b.bfloat16(), class_weight=weights)
-    assert loss.dtype == torch.float32
-    for a, v in zip([loss, *got], [want[0], *want[1]], strict=True):
-        assert_close(a, v, "bfloat16")
-
-
-def test_weights_of_classes_of_numpys() -> None:
-    x, w, t, b = drawn(37, 8, 11)
-    weights = torch.rand(11).double()
-    options = {"ignore_index": 4, "label_smoothing": 0.2}
-    f = lambda x, w, b, c: kf.linear_cross_entropy(x, w, t.numpy(), b, class_weight=c, chunk_rows=10, **options)  # noqa: E731
-    loss, grads = kf.value_and_grad(f, (0, 1, 2))(*(a.numpy() for a in (x, w, b, weights)))
-    want = oracle(x, w, t, b, class_weight=weights, **options)
-    for a, v in zip([loss, *grads], [want[0], *want[1]], strict=True):
-        assert_close(a, v, "float64")
-
-
-def test_options_that_are_no_numbers() -> None:
-    x, w, t, _ = drawn(5, 3, 4)
-    for name, value in [("chunk_rows", 1.5), ("chunk_rows", "3"), ("ignore_index", 2.0)]:
-        calls = [lambda x: kf.linear_cross_entropy(x, w, t, **{name: value})]  # noqa: B023
-        calls += [kf.grad(calls[0]), lambda x: kf.fused_linear_cross_entropy(x, w, t, **{name: value})]  # noqa: B023
-        for call in calls:
-            with pytest.raises(TypeError, match=rf"{name} must be an integer or None, got {value!r}"):
-                call(x)
-    with pytest.raises(TypeError, match="label_smoothing must be a number, got 'a'"):
-        kf.linear_cross_entropy(x, w, t, label_smoothing="a")
-    with pytest.raises(ValueError, match="chunk_rows must be at least 1, got 0"):
-        kf.linear_cross_entropy(x, w, t, chunk_rows=0)
-
-
-# ---- torch's autograd ----
-
-
-def test_only_what_is_wanted_is_computed(passes: list[set[int]]) -> None:
-    x, w, t, b = drawn(10, 4, 6)
-    for asked in itertools.product([False, True], repeat=3):
-        for reduction in ("mean", "none"):
-            given = [a.clone().requires_grad_(is_asked) for a, is_asked in zip((x, w, b), asked, strict=True)]
-            loss = kf.fused_linear_cross_entropy(*given[:2], t, given[2], reduction=reduction, chunk_rows=4)
-            assert loss.requires_grad == any(asked)
-            if any(asked):
-                loss.backward(torch.ones_like(loss))
-            wanted = {number for number, is_asked in zip((1, 2, 3), asked, strict=True) if is_asked}
-            assert passes == ([wanted | ({0} if reduction == "mean" else set())] if any(asked) else [])
-            passes.clear()
-            grads = [
-                g
-                for g, is_asked in zip(
-                    oracle(x, w, t, b, reduction=reduction)[1]
-                    if reduction == "mean"
-                    else oracle(x, w, t, b, torch.ones(10), reduction=reduction)[1],
-                    asked,
-                    strict=True,
-                )
-                if is_asked
-            ]
-            for a, want in zip([a for a in given if a.requires_grad], grads, strict=True):
-                assert_close(a.grad, want, "float64")
-            assert all(a.grad is None for a in given if not a.requires_grad)
-
-
-def test_no_grad_takes_the_kernel(passes: list[set[int]]) -> None:
-    x, w, t, b = drawn(10, 4, 6)
-    x.requires_grad_()
-    with torch.no_grad():
-        loss = kf.fused_linear_cross_entropy(x, w, t, b)
-    assert not loss.requires_grad
-    assert passes == []
-    assert_close(loss, oracle(x, w, t, b)[0], "float64")
-
-
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_backward_twice_and_accumulation(reduction: str, passes: list[set[int]]) -> None:
-    args = drawn(10, 4, 6)
-    x, w, b = leaves(args[0], args[1], args[3])
-    loss = kf.fused_linear_cross_entropy(x, w, args[2], b, reduction=reduction, chunk_rows=3)
-    first, second = torch.randn(2, *loss.shape, dtype=loss.dtype)
-    loss.backward(first, retain_graph=True)
-    kept = [a.grad.clone() for a in (x, w, b)]
-    loss.backward(second)
-    want = oracle(*args, first, reduction=reduction)[1], oracle(*args, second, reduction=reduction)[1]
-    for a, before, one, other in zip((x, w, b), kept, *want, strict=True):
-        assert_close(before, one, "float64")
-        assert_close(a.grad, one + other, "float64")
-    assert len(passes) == (1 if reduction == "mean" else 2)
-
-
-def test_gradients_are_the_callers_own() -> None:
-    """What is done to gradients between two backward passes does not show in the second one's."""
-    args = drawn(10, 4, 6)
-    x, w, b = leaves(args[0], args[1], args[3])
-    loss = kf.fused_linear_cross_entropy(x, w, args[2], b, reduction="sum")
-    grads = torch.autograd.grad(loss, (x, w, b), retain_graph=True)
-    want = [g.clone() for g in grads]
-    for g in grads:
-        g.zero_()
-    for g, v in zip(torch.autograd.grad(loss, (x, w, b)), want, strict=True):
-        assert torch.equal(g, v)
-
-
-def test_second_derivatives_are_refused() -> None:
-    x, w, t, _ = drawn(5, 3, 4)
-    for reduction in ("mean", "none"):
-        f = lambda x: kf.linear_cross_entropy(x, w, t, reduction=reduction).sum()  # noqa: B023, E731
-        with pytest.raises(TypeError, match="linear_cross_entropy"):
-            kf.grad(lambda x: kf.grad(f)(x).sum())(x)  # noqa: B023
-
-
-class Head(nn.Module):
-    """A layer and a head that has the embedding's weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(30, 8)
-        self.layer = nn.Linear(8, 8)
-
-    def hidden(self, ids: Any) -> Any:
-        return torch.tanh(self.layer(self.embedding(ids)))
-
-    def forward(self, ids: Any, targets: Any) -> Any:
-        return kf.linear_cross_entropy(self.hidden(ids), self.embedding.weight, targets, ignore_index=0, chunk_rows=5)
-
-
-def test_within_a_module_whose_weight_is_shared(passes: list[set[int]]) -> None:
-    model = Head().double()
-    ids, targets = torch.randint(30, (2, 3, 7))
-    loss = kf.fuse(model)(ids, targets)
-    (loss * 3).backward()
-    got = [p.grad.clone() for p in model.parameters()]
-    assert passes == [{0, 1, 2}]
-    model.zero_grad()
-    logits = model.hidden(ids) @ model.embedding.weight.t()
-    want = F.cross_entropy(logits.reshape(-1, 30), targets.reshape(-1), ignore_index=0)
-    (want * 3).backward()
-    assert_close(loss.detach(), want.detach(), "float64")
-    for g, p in zip(got, model.parameters(), strict=True):
-        assert_close(g, p.grad, "float64")
-
-
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_autocast(reduction: str, device: str) -> None:
-    x, w, t, b = drawn(20, 16, 33, "float32", device)
-    g = torch.randn(20 if reduction == "none" else (), device=device)
-    with torch.autocast(device, dtype=torch.bfloat16):
-        loss, got = ours(x, w, t, b, g, reduction=reduction, chunk_rows=7)
-        plain = kf.linear_cross_entropy(x, w, t, b, reduction=reduction)
-    want = oracle(*(a.bfloat16() for a in (x, w)), t, b.bfloat16(), g, reduction=reduction)
-    assert loss.dtype == plain.dtype == torch.float32
-    assert_close(loss, want[0], "bfloat16")
-    assert_close(plain, want[0], "bfloat16")
-    for a, v in zip(got, want[1], strict=True):
-        assert a.dtype == torch.float32
-        assert_close(a, v, "bfloat16")
-
-
-def test_other_sizes_need_no_other_trace() -> None:
+def test_other_sizes_and_numbers_need_no_other_trace() -> None:
     for n, k, v in [(10, 4, 6), (13, 4, 6), (29, 5, 8), (7, 3, 11), (1, 4, 6)]:
         args = drawn(n, k, v)
         assert_same(ours(*args), oracle(*args), "float64")
         assert_same(ours(*args, ignore_index=-100), oracle(*args), "float64")
-
-
-# ---- gradients that a graph is told ----
-
-
-def test_gradients_by_a_rule() -> None:
-    g = _core.Graph()
-    x, known = g.input("x", (3,), "float64"), g.input("known", (3,), "float32")
-    total = g.reduce("sum", g.map("exp", [x]), None)
-    y = g.reshape(total, ())
-    g.set_gradients([y], [x], [], [known])
-    seed = g.input("seed", (), "float64")
-    (dx,), calls = g.vjp([y], [seed], [x])
-    assert calls == []
-    g.set_outputs([("dx", dx)])
-    given = np.zeros(3), np.array([1, 2, 3], np.float32), np.array(2.0)
-    (found,) = _core.run_graph(g, list(given), "f")
-    np.testing.assert_array_equal(found, [2, 4, 6])
-    for arguments, gradients in [([x], [known, known]), ([seed], [known]), ([x, x], [known])]:
-        with pytest.raises(ValueError, match="set_gradients: "):
-            g.set_gradients([y], arguments, [], gradients)
-    with pytest.raises(ValueError, match=r"set_gradients: the result must broadcast"):
-        g.set_gradients([x], [seed], [], [seed])
-
-
-@pytest.mark.parametrize("of", ["elements", "rows"])
-def test_gradients_of_arrays_by_a_rule(of: str) -> None:
-    """Each element of an argument gets what its own element of the result does, or that of its row."""
-    g = _core.Graph()
-    x, known = g.input("x", (2, 3), "float64"), g.input("known", (2, 3), "float64")
-    y = g.map("exp", [x]) if of == "elements" else g.reduce("sum", x, [1], keepdims=True)
-    g.set_gradients([y], [x], [], [known])
-    seed = g.input("seed", g.shape(y), "float64")
-    (dx,), _ = g.vjp([y], [seed], [x])
-    g.set_outputs([("dx", dx)])
-    rng = np.random.default_rng(0)
-    given = [rng.standard_normal(g.shape(n)) for n in (x, known, seed)]
-    np.testing.assert_array_equal(_core.run_graph(g, given, "f")[0], given[1] * given[2])
-
-
-def test_numbers_of_each_call() -> None:
     x, w, t, b = drawn(40, 8, 6)
     f = kf.value_and_grad(lambda x, n, s: kf.linear_cross_entropy(x, w, t, b, ignore_index=n, label_smoothing=s))
     for ignore_index, label_smoothing in [(3, 0.1), (5, 0.1), (5, 0.2), (2, 0.0), (-100, 0.0)]:
@@ -499,6 +240,93 @@ def test_numbers_of_each_call() -> None:
         loss, dx = f(x, ignore_index, label_smoothing)
         assert_close(loss, want[0], "float64")
         assert_close(dx, want[1][0], "float64")
+
+
+# ---- torch's autograd ----
+
+
+def test_only_what_is_wanted_is_computed(passes: list[set[int]]) -> None:
+    x, w, t, b = drawn(10, 4, 6)
+    for asked, reduction in itertools.product(itertools.product([False, True], repeat=3), ("mean", "none")):
+        given = [a.clone().requires_grad_(is_asked) for a, is_asked in zip((x, w, b), asked, strict=True)]
+        loss = kf.fused_linear_cross_entropy(*given[:2], t, given[2], reduction=reduction, chunk_rows=4)
+        assert loss.requires_grad == any(asked)
+        if any(asked):
+            loss.backward(torch.ones_like(loss))
+        wanted = {number for number, is_asked in zip((1, 2, 3), asked, strict=True) if is_asked}
+        assert passes == ([wanted | ({0} if reduction == "mean" else set())] if any(asked) else [])
+        passes.clear()
+        _, grads = oracle(x, w, t, b, torch.ones(loss.shape), reduction=reduction)
+        for a, want, is_asked in zip(given, grads, asked, strict=True):
+            assert (a.grad is not None) == is_asked
+            if is_asked:
+                assert_close(a.grad, want, "float64")
+    with torch.no_grad():  # which takes the kernel
+        loss = kf.fused_linear_cross_entropy(x.requires_grad_(), w, t, b)
+    assert (loss.requires_grad, passes) == (False, [])
+    assert_close(loss, oracle(x, w, t, b)[0], "float64")
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_backward_twice_and_accumulation(reduction: str, passes: list[set[int]]) -> None:
+    """What is done to gradients between two backward passes does not show in the second one's."""
+    args = drawn(10, 4, 6)
+    x, w, b = leaves(args[0], args[1], args[3])
+    loss = kf.fused_linear_cross_entropy(x, w, args[2], b, reduction=reduction, chunk_rows=3)
+    for retained in (True, True, False):
+        g = torch.randn(loss.shape, dtype=loss.dtype)
+        for a in (x, w, b):
+            a.grad = torch.ones_like(a)
+        loss.backward(g, retain_graph=retained)
+        for a, want in zip((x, w, b), oracle(*args, g, reduction=reduction)[1], strict=True):
+            assert_close(a.grad - 1, want, "float64")
+        grads = torch.autograd.grad(loss, (x, w, b), g, retain_graph=True) if retained else ()
+        for a in grads:
+            a.zero_()
+    assert len(passes) == (1 if reduction == "mean" else 5)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_autocast(reduction: str, device: str) -> None:
+    x, w, t, b = drawn(20, 16, 33, "float32", device)
+    g = torch.randn(20 if reduction == "none" else (), device=device)
+    for options in ({}, {"class_weight": torch.rand(33, device=device)}):
+        with torch.autocast(device, dtype=torch.bfloat16):
+            loss, got = ours(x, w, t, b, g, reduction=reduction, chunk_rows=7, **options)
+            plain = kf.linear_cross_entropy(x, w, t, b, reduction=reduction, **options)
+        want = oracle(*(a.bfloat16() for a in (x, w)), t, b.bfloat16(), g, reduction=reduction, **options)
+        assert loss.dtype == plain.dtype == torch.float32
+        for a, v in zip([loss, plain, *got], [want[0], want[0], *want[1]], strict=True):
+            assert a.dtype == torch.float32
+            assert_close(a, v, "bfloat16")
+
+
+# ---- gradients that a graph is told ----
+
+
+def test_gradients_by_a_rule() -> None:
+    """Each element of an argument gets what its own element of the result does, that of its row, or the only one."""
+    rng = np.random.default_rng(0)
+    for of in (
+        lambda g, x: g.map("exp", [x]),
+        lambda g, x: g.reduce("sum", x, [1], keepdims=True),
+        lambda g, x: g.reshape(g.reduce("sum", x, None), ()),
+    ):
+        g = _core.Graph()
+        x, known = g.input("x", (2, 3), "float64"), g.input("known", (2, 3), "float32")
+        y = of(g, x)
+        g.set_gradients([y], [x], [], [known])
+        seed = g.input("seed", g.shape(y), "float64")
+        (dx,), calls = g.vjp([y], [seed], [x])
+        assert calls == []
+        g.set_outputs([("dx", dx)])
+        given = [rng.integers(-8, 8, g.shape(n)).astype(g.dtype(n)) for n in (x, known, seed)]
+        np.testing.assert_array_equal(_core.run_graph(g, given, "f")[0], given[1] * given[2])
+    for arguments, gradients in [([x], [known, known]), ([seed], [known]), ([x, x], [known])]:
+        with pytest.raises(ValueError, match="set_gradients: "):
+            g.set_gradients([y], arguments, [], gradients)
+    with pytest.raises(ValueError, match=r"set_gradients: the result must broadcast"):
+        g.set_gradients([x], [seed], [], [seed])
 
 
 # ---- other arrays ----
@@ -511,19 +339,21 @@ def test_value_and_grad(library: str, dtype: str) -> None:
         pytest.skip("CuPy has no products of bfloat16")
     xp = pytest.importorskip(library)
     x, w, t, b = drawn(37, 24, 71)
-    given = [xp.asarray(a.numpy().astype(np_dtype(dtype))) for a in (x, w, b)]
-    exact = [torch.from_numpy(float64(a.get() if library == "cupy" else a)) for a in given]
-    for reduction in ("mean", "sum", "none"):
+    c = torch.rand(71).double()
+    given = [xp.asarray(a.numpy().astype(np_dtype(dtype))) for a in (x, w, b, c)]
+    *exact, c = [torch.from_numpy(float64(a.get() if library == "cupy" else a)) for a in given]
+    for reduction, is_weighed in itertools.product(("mean", "sum", "none"), (False, True)):
+        options: dict[str, Any] = {"reduction": reduction, "ignore_index": 4}
 
-        def f(x: Any, w: Any, b: Any, t: Any) -> Any:
-            losses = kf.linear_cross_entropy(x, w, t, b, reduction=reduction, ignore_index=4, chunk_rows=10)  # noqa: B023
+        def f(x: Any, w: Any, b: Any, c: Any, t: Any) -> Any:
+            more = {"class_weight": c} if is_weighed else {}  # noqa: B023
+            losses = kf.linear_cross_entropy(x, w, t, b, chunk_rows=10, **options, **more)  # noqa: B023
             return kf.sum(losses * losses) if losses.ndim else losses
 
         loss, grads = kf.value_and_grad(f, (0, 1, 2))(*given, xp.asarray(t.numpy()))
-        rows, g = oracle(*exact[:2], t, exact[2], reduction=reduction, ignore_index=4)[0], None
-        if reduction == "none":
-            g = 2 * rows
-        want, wanted = oracle(*exact[:2], t, exact[2], g, reduction=reduction, ignore_index=4)
+        options |= {"class_weight": c} if is_weighed else {}
+        rows = oracle(*exact[:2], t, exact[2], **options)[0]
+        want, wanted = oracle(*exact[:2], t, exact[2], 2 * rows if reduction == "none" else None, **options)
         assert_close(loss.get() if library == "cupy" else loss, (want**2).sum() if want.ndim else want, dtype)
         for a, v in zip(grads, wanted, strict=True):
             assert str(a.dtype) == dtype
@@ -610,25 +440,48 @@ def test_memory_on_a_gpu() -> None:
 
 # ---- errors ----
 
+f, X, W, T = kf.linear_cross_entropy, np.ones((5, 3)), np.ones((4, 3)), np.ones(5, np.int64)
+NO_GRADIENT = "class_weight has no gradient"
+ERRORS: list[tuple[Any, type[Exception], str]] = [
+    (
+        lambda: f(X, W[:, :2], T),
+        ValueError,
+        "weight must have shape (classes, k) for x (..., k), got (4, 2)",
+    ),
+    (lambda: f(X, W, T, X[0]), ValueError, "bias must have shape (4,), got (3,)"),
+    (lambda: f(X, W, T[:4]), ValueError, "targets must have shape (5,), got (4,)"),
+    (lambda: f(X, W, T, class_weight=X[:, 0]), ValueError, "class_weight must have shape (4,), got (5,)"),
+    (lambda: f(X, W.astype(np.float32), T), TypeError, "weight must be float64 as x is, got float32"),
+    (lambda: f(X, W, T, class_weight=W[:, 0].astype("f4")), TypeError, "class_weight must be float64 as x is, got"),
+    (lambda: f(X, W, T.astype(float)), TypeError, "targets must be int32 or int64, got float64"),
+    (lambda: f(X.astype(int), W, T), TypeError, "x must be floats, got int64"),
+    (lambda: f(X, W, T, chunk_rows=0), ValueError, "chunk_rows must be at least 1, got 0"),
+    (lambda: f(X, W, T, reduction="all"), ValueError, 'reduction must be "mean", "sum" or "none", got \'all\''),
+    (lambda: f(X, W, T, label_smoothing=2), ValueError, "label_smoothing must be from 0 to 1, got 2"),
+    (lambda: f(X, W, T, label_smoothing="a"), TypeError, "label_smoothing must be a number, got 'a'"),
+    *(
+        (lambda n=name, v=value, g=g: g(X, **{n: v}), TypeError, f"{name} must be an integer or None, got {value!r}")
+        for name, value in (("chunk_rows", 1.5), ("chunk_rows", "3"), ("ignore_index", 2.0))
+        for g in (
+            lambda x, **options: f(x, W, T, **options),
+            lambda x, **options: kf.grad(lambda x: f(x, W, T, **options))(x),
+            lambda x, **options: kf.fused_linear_cross_entropy(x, W, T, **options),
+        )
+    ),
+    *(
+        (lambda r=reduction, g=g: g(lambda x, c=None: f(x, W, T, class_weight=c, reduction=r).sum()), TypeError, text)
+        for reduction in ("mean", "sum", "none")
+        for text, g in (
+            (NO_GRADIENT, lambda loss: kf.grad(lambda c: loss(X, c))(W[:, 0])),
+            ("", lambda loss: kf.grad(lambda x: kf.grad(loss)(x).sum())(X)),  # second derivatives
+        )
+    ),
+]
+
 
 def test_errors() -> None:
-    x, w, t, b = drawn(5, 3, 4)
-    x, w, t, b = (a.numpy() for a in (x, w, t, b))
-    f = kf.linear_cross_entropy
-    for error, text, call in [
-        (
-            ValueError,
-            "weight must have shape (classes, k) for x (..., k), got (4, 2) for (5, 3)",
-            lambda: f(x, w[:, :2], t),
-        ),
-        (ValueError, "bias must have shape (4,), got (3,)", lambda: f(x, w, t, b[:3])),
-        (ValueError, "targets must have shape (5,), got (4,)", lambda: f(x, w, t[:4])),
-        (TypeError, "weight must be float64 as x is, got float32", lambda: f(x, w.astype(np.float32), t)),
-        (TypeError, "targets must be int32 or int64, got float64", lambda: f(x, w, t.astype(float))),
-        (TypeError, "x must be floats, got int64", lambda: f(x.astype(int), w, t)),
-        (ValueError, "chunk_rows must be at least 1, got 0", lambda: f(x, w, t, chunk_rows=0)),
-        (ValueError, 'reduction must be "mean", "sum" or "none", got \'all\'', lambda: f(x, w, t, reduction="all")),
-        (ValueError, "label_smoothing must be from 0 to 1, got 2", lambda: f(x, w, t, label_smoothing=2)),
-    ]:
-        with pytest.raises(error, match=re.escape(f"kfusion.linear_cross_entropy: {text}")):
-            call()
+    prefix = "linear_cross_entropy: "
+    refusals((call, error, re.escape(prefix + text if text else prefix[:-2])) for call, error, text in ERRORS)
+    x, w, t, _ = drawn(5, 3, 4)
+    loss = kf.fused_linear_cross_entropy(x, w, t, class_weight=torch.rand(4).double().requires_grad_())
+    refusals([(loss.backward, TypeError, f"linear_cross_entropy: {NO_GRADIENT}")])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from sweeps import sweep
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -18,177 +19,92 @@ from torch.autograd.function import once_differentiable  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 
-class Rounded(torch.autograd.Function):
-    """Straight through."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return torch.round(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return g
+def own(name: str, forward: Any, backward: Any, setup: Any = None) -> Any:
+    """A function of the user's own; forward(ctx, ...), or forward(...) where setup(ctx, inputs, output) is given."""
+    parts = {"forward": forward, "backward": backward} | ({"setup_context": setup} if setup else {})
+    return type(name, (torch.autograd.Function,), {n: staticmethod(f) for n, f in parts.items()})
 
 
-class Reversed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, scale=0.5):
-        ctx.scale = scale
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, g):
-        return -ctx.scale * g, None
+def saved(ctx: Any, values: tuple[Any, ...], result: Any, *without: Any) -> Any:
+    """The result, with values saved for backward."""
+    ctx.save_for_backward(*values)
+    if without:
+        ctx.mark_non_differentiable(*without)
+    return result
 
 
-class Clipped(torch.autograd.Function):
-    """Gives its very argument."""
-
-    @staticmethod
-    def forward(ctx, x, low, high):
-        ctx.bounds = low, high
-        return x
-
-    @staticmethod
-    def backward(ctx, g):
-        return g.clamp(*ctx.bounds), None, None
+def several(ctx, x, y, scale):
+    ctx.scale = scale
+    positive, signs = (x > 0).long(), torch.sign(x)
+    return saved(ctx, (x, y), (x * y, positive, signs, x + scale * y), positive, signs)
 
 
-class Exp(torch.autograd.Function):
-    """With a context that is set up by another function, and the result saved."""
-
-    @staticmethod
-    def forward(x):
-        return x.exp()
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.save_for_backward(output)
-
-    @staticmethod
-    def backward(ctx, g):
-        (y,) = ctx.saved_tensors
-        return g * y
+def several_backward(ctx, g, positive, signs, h):
+    x, y = ctx.saved_tensors
+    assert positive.shape == signs.shape == g.shape
+    gx = g * y + h if ctx.needs_input_grad[0] else None
+    gy = g * x + ctx.scale * h if ctx.needs_input_grad[1] else None
+    return gx, gy, None
 
 
-class OnceExp(Exp):
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, g):
-        return g * ctx.saved_tensors[0]
+def reversed_forward(ctx, x, scale=0.5):
+    ctx.scale = scale
+    return x.view_as(x)
 
 
-class Several(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, y, scale):
-        ctx.save_for_backward(x, y)
-        ctx.scale = scale
-        positive, signs = (x > 0).long(), torch.sign(x)
-        ctx.mark_non_differentiable(positive, signs)
-        return x * y, positive, signs, x + scale * y
-
-    @staticmethod
-    def backward(ctx, g, positive, signs, h):
-        x, y = ctx.saved_tensors
-        assert positive.shape == signs.shape == g.shape
-        gx = g * y + h if ctx.needs_input_grad[0] else None
-        gy = g * x + ctx.scale * h if ctx.needs_input_grad[1] else None
-        return gx, gy, None
+def clipped_forward(ctx, x, low, high):
+    ctx.bounds = low, high
+    return x  # its very argument
 
 
-class Added(torch.autograd.Function):
-    """Whose gradient of the second is summed over the axes along which that is broadcast."""
-
-    @staticmethod
-    def forward(ctx, x, b):
-        ctx.set_materialize_grads(False)
-        return x + b
-
-    @staticmethod
-    def backward(ctx, g):
-        return g, g
+def written_backward(ctx, g):
+    made = g.clone()
+    made[ctx.saved_tensors[0] < 0] = 0.25
+    return made
 
 
-class Written(torch.autograd.Function):
-    """Writes to what backward has made."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return x.clamp(min=0)
-
-    @staticmethod
-    def backward(ctx, g):
-        made = g.clone()
-        made[ctx.saved_tensors[0] < 0] = 0.25
-        return made
+def exp_of_numpy(ctx, x):
+    y = torch.from_numpy(np.exp(x.detach().numpy()))
+    return saved(ctx, (y,), (y, large := (y > 1).double()), large)
 
 
-class OfNumPy(torch.autograd.Function):
-    """What no trace sees into."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.save_for_backward(x)
-        return torch.from_numpy(np.sin(x.detach().numpy()))
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * torch.from_numpy(np.cos(ctx.saved_tensors[0].numpy()))
+def times_saved(ctx, g, *_):
+    return g * ctx.saved_tensors[0]
 
 
-class ExpOfNumPy(torch.autograd.Function):
-    """An exponential with its result saved, and another result beside it that has no gradients."""
-
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.from_numpy(np.exp(x.detach().numpy()))
-        ctx.save_for_backward(y)
-        large = (y > 1).double()
-        ctx.mark_non_differentiable(large)
-        return y, large
-
-    @staticmethod
-    def backward(ctx, g, _):
-        return g * ctx.saved_tensors[0]
-
-
-class InPlace(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.mark_dirty(x)
-        return x.mul_(2)
-
-    @staticmethod
-    def backward(ctx, g):
-        return 2 * g
-
+_EXP = lambda x: x.exp(), times_saved, lambda ctx, inputs, output: ctx.save_for_backward(output)
+Rounded = own("Rounded", lambda ctx, x: torch.round(x), lambda ctx, g: g)
+Reversed = own("Reversed", reversed_forward, lambda ctx, g: (-ctx.scale * g, None))
+Clipped = own("Clipped", clipped_forward, lambda ctx, g: (g.clamp(*ctx.bounds), None, None))
+Exp = own("Exp", *_EXP)
+OnceExp = own("OnceExp", _EXP[0], once_differentiable(times_saved), _EXP[2])
+Several = own("Several", several, several_backward)
+# Whose gradient of the second is summed over the axes along which that is broadcast.
+Added = own("Added", lambda ctx, x, b: (ctx.set_materialize_grads(False), x + b)[1], lambda ctx, g: (g, g))
+Written = own("Written", lambda ctx, x: saved(ctx, (x,), x.clamp(min=0)), written_backward)
+ExpOfNumPy = own("ExpOfNumPy", exp_of_numpy, times_saved)  # which no trace sees into
+InPlace = own("InPlace", lambda ctx, x: (ctx.mark_dirty(x), x.mul_(2))[1], lambda ctx, g: 2 * g)
 
 rounded = Rounded.apply  # as models name it
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "straight through": lambda x, w: rounded(x * 3) * w,
-    "of a weight": lambda x, w: x * rounded(w),
-    "of a weight's multiple": lambda x, w: x * Rounded.apply(w * 4),
-    "reversal": lambda x, w: Reversed.apply(x * w, 0.3) ** 2,
-    "default": lambda x, w: Reversed.apply(x * w) ** 2,
-    "clipped": lambda x, w: Clipped.apply(x, -0.5, 0.5) * w,
-    "setup_context": lambda x, w: (Exp.apply(x) * w).tanh(),
-    "once_differentiable": lambda x, w: (OnceExp.apply(x) * w).tanh(),
-    "several": lambda x, w: next(y * (i + 1) + s + z for y, i, s, z in [Several.apply(x, w, 2.0)]),
-    "first of several": lambda x, w: Several.apply(x, w, 2.0)[0].sin(),
-    "last of several": lambda x, w: Several.apply(x, w, 2.0)[3].sin(),
-    "one argument of several": lambda x, w: Several.apply(x, w.detach(), 2.0)[0] * w,
-    "same argument twice": lambda x, w: Several.apply(x, x, 2.0)[0] * w,
-    "broadcast": lambda x, w: Added.apply(x, w[:1]) * w,
-    "writes inside": lambda x, w: Written.apply(x * w) * w,
-    "of NumPy": lambda x, w: OfNumPy.apply(x * w) * w,
-    "of NumPy, saved": lambda x, w: ExpOfNumPy.apply(x * w)[0] * w,
-    "of NumPy, of two": lambda x, w: next(y * w + z for y, z in [ExpOfNumPy.apply(x * w)]),
-    "in place": lambda x, w: InPlace.apply(x * w) * w,
-    "chain": lambda x, w: Reversed.apply(Reversed.apply(x * w, 0.3) * 2, 0.5) * rounded(w),
-    "shared by others": lambda x, w: next(y * w + y.cos() for y in [Reversed.apply(x, 2.0)]),
-    "written afterwards": lambda x, w: Exp.apply(x).mul_(w) + w,
-}
+# Beside those of random programs (support/programs/user_functions.py).
+FUNCTIONS: list[Callable[..., Any]] = [
+    lambda x, w: x * rounded(w),
+    lambda x, w: Reversed.apply(x * w) ** 2,
+    lambda x, w: (Exp.apply(x) * w).tanh(),
+    lambda x, w: (OnceExp.apply(x) * w).tanh(),
+    lambda x, w: next(y * (i + 1) + s + z for y, i, s, z in [Several.apply(x, w, 2.0)]),
+    lambda x, w: Several.apply(x, w, 2.0)[0].sin(),
+    lambda x, w: Several.apply(x, w, 2.0)[3].sin(),
+    lambda x, w: Several.apply(x, w.detach(), 2.0)[0] * w,
+    lambda x, w: Several.apply(x, x, 2.0)[0] * w,
+    lambda x, w: Added.apply(x, w[:1]) * w,
+    lambda x, w: Written.apply(x * w) * w,
+    lambda x, w: ExpOfNumPy.apply(x * w)[0] * w,
+    lambda x, w: next(y * w + z for y, z in [ExpOfNumPy.apply(x * w)]),
+    lambda x, w: InPlace.apply(x * w) * w,
+    lambda x, w: Reversed.apply(Reversed.apply(x * w, 0.3) * 2, 0.5) * rounded(w),
+    lambda x, w: next(y * w + y.cos() for y in [Reversed.apply(x, 2.0)]),
+]
 
 
 def drawn(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -202,23 +118,24 @@ def differentiated(function: Callable[..., Any], *given: Any) -> list[Any]:
     return [y.detach(), *torch.autograd.grad(y.sin().sum(), leaves, materialize_grads=True)]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_gradients_are_torchs(name: str) -> None:
+def test_gradients_are_torchs(some) -> None:
+    def check(function: Callable[..., Any], eager: Callable[..., Any]) -> None:
+        fused = kf.fuse(function)
+        for rows in (4, 5, 6, 7):
+            given = drawn(rows)
+            want = differentiated(eager, *given)
+            torch.testing.assert_close(differentiated(fused, *given), want)
+            with torch.no_grad():
+                torch.testing.assert_close(fused(*given), want[0])
+            made = kf.value_and_grad(lambda x, w: fused(x, w).sin().sum(), (0, 1))(*given)
+            torch.testing.assert_close([*made[1]], want[1:])
+            y, pull = kf.vjp(fused, *given)
+            torch.testing.assert_close([y, *pull(torch.cos(y))], want)
+
+    # torch refuses what is written to afterwards, which was saved
+    rows = [(lambda x, w: Exp.apply(x).mul_(w) + w, lambda x, w: Exp.apply(x) * w + w), *((f, f) for f in FUNCTIONS)]
     torch.manual_seed(0)
-    function = FUNCTIONS[name]
-    fused = kf.fuse(function)
-    if name == "written afterwards":  # torch refuses that: what is written to was saved
-        function = lambda x, w: Exp.apply(x) * w + w  # noqa: E731
-    for rows in (4, 5, 6, 7):
-        given = drawn(rows)
-        want = differentiated(function, *given)
-        torch.testing.assert_close(differentiated(fused, *given), want)
-        with torch.no_grad():
-            torch.testing.assert_close(fused(*given), want[0])
-        made = kf.value_and_grad(lambda x, w: fused(x, w).sin().sum(), (0, 1))(*given)
-        torch.testing.assert_close([*made[1]], want[1:])
-        y, pull = kf.vjp(fused, *given)
-        torch.testing.assert_close([y, *pull(torch.cos(y))], want)
+    sweep(check, some(rows, 6))
 
 
 def test_results_of_calls_without_gradients() -> None:
@@ -228,26 +145,11 @@ def test_results_of_calls_without_gradients() -> None:
 
 
 def test_kernels_hold_what_is_traced() -> None:
-    def loss(x: Any) -> Any:
-        return (Reversed.apply(torch.round(x), 0.5) * 2).sum()
-
-    plan = kf.grad(loss).plan(kf.spec((64, 64), "float32", like="torch"))
+    """And torch's class is as it was."""
+    before = "apply" in vars(torch.autograd.Function.__mro__[1])
+    plan = kf.grad(lambda x: (Reversed.apply(torch.round(x), 0.5) * 2).sum()).plan(kf.spec((64, 64), like="torch"))
     assert len(plan.groups) == 1
-
-
-def test_modules() -> None:
-    class Quantized(nn.Linear):
-        def forward(self, x: Any) -> Any:
-            return nn.functional.linear(Clipped.apply(x, -1e-2, 1e-2), rounded(self.weight * 8) / 8, self.bias)
-
-    torch.manual_seed(0)
-    model = nn.Sequential(Quantized(5, 6), nn.Tanh(), Quantized(6, 3)).double()
-    fused = kf.fuse(model)
-    for rows in (4, 7):
-        x = drawn(rows)[0].requires_grad_()
-        wanted = [x, *model.parameters()]
-        found, want = (torch.autograd.grad(f(x).sin().sum(), wanted) for f in (fused, model))
-        torch.testing.assert_close(found, want)
+    assert ("apply" in vars(torch.autograd.Function.__mro__[1])) is before is False
 
 
 def test_gradients_of_gradients() -> None:
@@ -263,47 +165,29 @@ def test_gradients_of_gradients() -> None:
         kf.grad(penalty(OnceExp, kf.grad))(x)
 
 
-def test_gradients_of_gradients_of_the_librarys_functions() -> None:
-    x = torch.randn(4, 4, dtype=torch.float64)
-    for function in (torch.linalg.det, lambda x: (torch.cumsum(x, 0) ** 2).sum(), lambda x: torch.sort(x)[0].prod()):
-        found = kf.grad(lambda x, f=function: (kf.grad(f)(x) ** 2).sum())(x)
-        want = torch.func.grad(lambda x, f=function: (torch.func.grad(f)(x) ** 2).sum())(x)
-        torch.testing.assert_close(found, want)
+def late(ctx, x):
+    y = x.mul_(2)
+    ctx.mark_dirty(x)
+    return y
 
 
 def test_what_is_refused() -> None:
-    class Late(InPlace):
-        @staticmethod
-        def forward(ctx, x):
-            y = x.mul_(2)
-            ctx.mark_dirty(x)
-            return y
-
-    class WrongShape(Rounded):
-        @staticmethod
-        def backward(ctx, g):
-            return g[:1, :1]
-
-    class TooFew(Several):
-        @staticmethod
-        def backward(ctx, *g):
-            return g[0]
-
-    x = drawn(4)[0].requires_grad_()
-    for function, message in [
-        (lambda x: Late.apply(x * 1), "call mark_dirty first"),
-        (lambda x: Late.apply(x * 1) * 2, "call mark_dirty first"),
-        (WrongShape.apply, r"WrongShape.backward must give a gradient of shape \(4, 5\), got \(1, 1\)"),
-        (lambda x: TooFew.apply(x, x, 1.0)[0], r"TooFew.backward must give 3 gradients, got 1"),
-    ]:
+    def check(function: Any, message: str) -> None:
         with pytest.raises((kf.TraceError, RuntimeError), match=message):
-            kf.fuse(function)(x)
+            kf.fuse(function)(drawn(4)[0].requires_grad_())
 
-
-def test_apply_is_torchs_own_outside() -> None:
-    before = "apply" in vars(torch.autograd.Function.__mro__[1])
-    kf.fuse(FUNCTIONS["chain"])(*drawn(3))
-    assert ("apply" in vars(torch.autograd.Function.__mro__[1])) is before is False
+    Late = own("Late", late, lambda ctx, g: 2 * g)
+    wrong = own("WrongShape", lambda ctx, x: torch.round(x), lambda ctx, g: g[:1, :1])
+    few = own("TooFew", several, lambda ctx, *g: g[0])
+    sweep(
+        check,
+        [
+            (lambda x: Late.apply(x * 1), "call mark_dirty first"),
+            (lambda x: Late.apply(x * 1) * 2, "call mark_dirty first"),
+            (wrong.apply, r"WrongShape.backward must give a gradient of shape \(4, 5\), got \(1, 1\)"),
+            (lambda x: few.apply(x, x, 1.0)[0], r"TooFew.backward must give 3 gradients, got 1"),
+        ],
+    )
 
 
 # ---- checkpoints ----
@@ -330,28 +214,6 @@ def test_checkpoints(use_reentrant: bool) -> None:
             f(x).sin().sum().backward()
             found.append([x.grad, *(p.grad for p in block.parameters())])
         torch.testing.assert_close(*found)
-
-
-@pytest.mark.slow
-def test_checkpoints_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
-    config = transformers.LlamaConfig(
-        vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, use_cache=False
-    )
-    for use_reentrant in (False, True):
-        torch.manual_seed(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            model = transformers.LlamaForCausalLM(config).train()
-            model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
-            model.enable_input_require_grads()
-        ids = torch.randint(0, 50, (2, 7))
-        found = []
-        for f in (kf.fuse(model), model):
-            model.zero_grad()
-            f(input_ids=ids, labels=ids).loss.backward()
-            found.append([p.grad for p in model.parameters()])
-        torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)
 
 
 def test_requires_grad_is_torchs() -> None:
@@ -440,13 +302,13 @@ def test_hooks_of_tensors() -> None:
 
     fused, given = kf.fuse(hooked), drawn(4)
     for _ in range(2):
-        want, theirs = differentiated(hooked, *given), list(seen)
-        seen.clear()
-        torch.testing.assert_close(differentiated(fused, *given), want)
-        torch.testing.assert_close(seen, theirs)
-        seen.clear()
+        found = []
+        for f in (hooked, fused):
+            seen.clear()
+            found.append([*differentiated(f, *given), *seen])
+        torch.testing.assert_close(*found)
     with torch.no_grad():
-        torch.testing.assert_close(fused(*given), want[0])
+        torch.testing.assert_close(fused(*given), found[0][0])
 
     def late(x: Any) -> Any:
         y = x.sin()
@@ -461,16 +323,25 @@ def test_hooks_of_tensors() -> None:
 # ---- parametrizations, pairs of results, transforms ----
 
 
-@pytest.mark.parametrize("orthogonal_map", ["matrix_exp", "cayley", "householder"])
-def test_orthogonal_weights(orthogonal_map: str) -> None:
-    torch.manual_seed(0)
-    layer = nn.utils.parametrizations.orthogonal(nn.Linear(5, 5).double(), orthogonal_map=orthogonal_map)
-    fused = kf.fuse(layer)
-    for rows in (3, 4):
+def require_trained(model: Any) -> None:
+    """Gradients of the argument and all parameters are torch's, for several sizes."""
+    fused = kf.fuse(model)
+    for rows in (3, 4, 7):
         x = drawn(rows)[0].requires_grad_()
-        wanted = [x, *layer.parameters()]
-        found, want = (torch.autograd.grad(f(x).sin().sum(), wanted) for f in (fused, layer))
+        wanted = [x, *model.parameters()]
+        found, want = (torch.autograd.grad(f(x).sin().sum(), wanted) for f in (fused, model))
         torch.testing.assert_close(found, want)
+
+
+def test_modules() -> None:
+    class Quantized(nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return nn.functional.linear(Clipped.apply(x, -1e-2, 1e-2), rounded(self.weight * 8) / 8, self.bias)
+
+    torch.manual_seed(0)
+    require_trained(nn.Sequential(Quantized(5, 6), nn.Tanh(), Quantized(6, 3)).double())
+    for kind in ("matrix_exp", "cayley", "householder"):
+        require_trained(nn.utils.parametrizations.orthogonal(nn.Linear(5, 5).double(), orthogonal_map=kind))
 
 
 def test_both_results_of_an_extreme() -> None:
@@ -504,62 +375,38 @@ def test_transforms_of_torch_func_inside_are_refused(requires_grad: bool) -> Non
     torch.testing.assert_close(constant(x), x * math.cos(0.5))
 
 
+SEEN = {"calls": 0}
+
+
+def counted_backward(ctx, g):
+    SEEN["calls"] += 1
+    return g * SEEN["calls"]
+
+
 def test_what_backward_sets_is_refused() -> None:
-    seen = {"calls": 0}
-
-    class Counted(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 1
-
-        @staticmethod
-        def backward(ctx, g):
-            seen["calls"] += 1
-            return g * seen["calls"]
-
+    Counted = own("Counted", lambda ctx, x: x * 1, counted_backward)
     fused = kf.fuse(lambda x: Counted.apply(x).sin())
     for _ in range(2):
         with pytest.raises(RuntimeError, match="Counted\\.backward sets something beside its gradients"):
             fused(torch.randn(3, requires_grad=True))
-    assert seen == {"calls": 0}
+    assert SEEN == {"calls": 0}
     x = torch.randn(3)
     torch.testing.assert_close(fused(x), x.sin())
 
 
-class Unmaterialized(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.set_materialize_grads(False)
-        return x * 1, x * 2
-
-    @staticmethod
+def test_gradients_that_would_be_none_are_refused() -> None:
     def backward(ctx, g, h):
         return (0 if g is None else g) + (100 if h is None else 2 * h)
 
-
-def test_gradients_that_would_be_none_are_refused() -> None:
-    x = torch.randn(3, requires_grad=True)
+    two = own("Unmaterialized", lambda ctx, x: (ctx.set_materialize_grads(False), (x * 1, x * 2))[1], backward)
+    x, fused = torch.randn(3, requires_grad=True), kf.fuse(lambda x: two.apply(x)[0] * 3)
     with pytest.raises(RuntimeError, match="Unmaterialized calls set_materialize_grads\\(False\\) and has 2 results"):
-        kf.fuse(lambda x: Unmaterialized.apply(x)[0] * 3)(x)
+        fused(x)
     with torch.no_grad():
-        torch.testing.assert_close(kf.fuse(lambda x: Unmaterialized.apply(x)[0] * 3)(x), x * 3)
+        torch.testing.assert_close(fused(x), x * 3)
 
 
 SCALE = 1.0
-
-
-class ScaledBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(x):
-        return x * 2
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        ctx.by = SCALE
-
-    @staticmethod
-    def backward(ctx, g):
-        return g * ctx.by * scaled_by(SCALE)
 
 
 def scaled_by(scale):
@@ -567,7 +414,11 @@ def scaled_by(scale):
 
 
 def test_globals_of_backward_are_looked_at_in_each_call(monkeypatch):
-    fused = kf.fuse(lambda x: ScaledBackward.apply(x) + 1)
+    def setup(ctx, inputs, output):
+        ctx.by = SCALE
+
+    Scaled = own("Scaled", lambda x: x * 2, lambda ctx, g: g * ctx.by * scaled_by(SCALE), setup)
+    fused = kf.fuse(lambda x: Scaled.apply(x) + 1)
     for scale in (1.0, 5.0, 1.0, 7.0):
         monkeypatch.setitem(globals(), "SCALE", scale)
         x = torch.arange(3.0, requires_grad=True)
