@@ -80,21 +80,21 @@ def _each() -> Callable[[], Any]:
     return lambda: f(xs, steps)
 
 
-def _compiled() -> Callable[[], Any]:
+def _compiled(trains: bool = True) -> Callable[[], Any]:
     torch._dynamo.reset()
-    model, tokens = torch.compile(Model(), backend=backend, fullgraph=True), torch.arange(12).view(3, 4)
-    return lambda: model(tokens).backward()
+    model, tokens = torch.compile(Model().train(trains), backend=backend, fullgraph=True), torch.arange(12).view(3, 4)
+
+    def call() -> None:
+        with torch.set_grad_enabled(trains):
+            loss = model(tokens)
+        if trains:
+            loss.backward()
+
+    return call
 
 
 def _inferring() -> Callable[[], Any]:
-    torch._dynamo.reset()
-    model, tokens = torch.compile(Model().eval(), backend=backend, fullgraph=True), torch.arange(12).view(3, 4)
-
-    def infer() -> None:
-        with torch.no_grad():
-            model(tokens)
-
-    return infer
+    return _compiled(False)
 
 
 @pytest.mark.slow

@@ -3,22 +3,20 @@ or written out of bounds."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 
 import kfusion as kf
 from capsules import Changing, Producer
+from sweeps import sweep
 
 pytestmark = pytest.mark.native
 
 X = np.arange(32, dtype=np.float32).reshape(4, 8) - 9
-FUNCTIONS = {
-    "named": kf.fused_relu_layernorm,
-    "eager": kf.relu,
-    "fused": kf.fuse(lambda x: kf.relu(x) * 2),
-}
+FUNCTIONS = {"named": kf.fused_relu_layernorm, "eager": kf.relu, "fused": kf.fuse(lambda x: kf.relu(x) * 2)}
 
 REFUSED: dict[str, dict[str, Any]] = {
     "fewest axes": {"ndim": -(2**31)},
@@ -49,11 +47,12 @@ REFUSED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
-@pytest.mark.parametrize("export", REFUSED.values(), ids=REFUSED.keys())
-def test_exports_that_no_memory_has(export, function):
-    with pytest.raises((ValueError, TypeError), match=r"^kfusion[.\w<>]*: "):
-        function(Producer(X, **export))
+def test_exports_that_no_memory_has():
+    def check(what, function):
+        with pytest.raises((ValueError, TypeError), match=r"^kfusion[.\w<>]*: "):
+            FUNCTIONS[function](Producer(X, **REFUSED[what]))
+
+    sweep(check, itertools.product(REFUSED, FUNCTIONS))
 
 
 HARMLESS: dict[str, dict[str, Any]] = {
@@ -75,36 +74,31 @@ def view_of(export: dict[str, Any]) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(first, shape, strides)
 
 
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
-@pytest.mark.parametrize("export", HARMLESS.values(), ids=HARMLESS.keys())
-def test_exports_that_are_odd_and_right(export, function):
-    x = view_of(export)
-    y = function(Producer(X, {"shape": x.shape}, **export))
-    assert y.shape == x.shape
-    assert np.array_equal(y, function(np.ascontiguousarray(x)))
+def test_exports_that_are_odd_and_right():
+    def check(what, function):
+        x = view_of(HARMLESS[what])
+        y = FUNCTIONS[function](Producer(X, {"shape": x.shape}, **HARMLESS[what]))
+        assert y.shape == x.shape
+        assert np.array_equal(y, FUNCTIONS[function](np.ascontiguousarray(x)))
+
+    sweep(check, itertools.product(HARMLESS, FUNCTIONS))
 
 
-@pytest.mark.parametrize("says", [{"shape": (4, 4000)}, {"shape": (4, 4)}, {"dtype": np.dtype("float64")}], ids=str)
-class TestWhatSaysOneThingAndExportsAnother:
-    def test_argument(self, says):
+def test_what_says_one_thing_and_exports_another():
+    for says in ({"shape": (4, 4000)}, {"shape": (4, 4)}, {"dtype": np.dtype("float64")}):
         for function in (kf.fuse(lambda x: kf.relu(x) * 2), kf.fuse(lambda x: x - x.mean(-1)[:, None])):
             with pytest.raises(ValueError, match="x must export the memory that its shape and dtype say"):
                 function(Producer(X, says))
-
-    def test_captured(self, says):
         captured = Producer(X, says)
         with pytest.raises((ValueError, TypeError), match="captured"):
-            kf.fuse(lambda x: kf.sum(x) + captured)(X)
+            kf.fuse(lambda x: kf.sum(x) + captured)(X)  # noqa: B023
 
 
-class TestWhatChangesBetweenExports:
-    LAYOUTS: ClassVar = [{"shape": (4, 8)}, {"shape": (4, 8000)}]
-
-    @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS.keys())
-    def test_arguments_are_exported_once(self, function):
+def test_what_changes_between_exports_is_exported_once():
+    for function in FUNCTIONS.values():
         want = function(X)
         for _ in range(2):
-            x = Changing(X, *self.LAYOUTS)
+            x = Changing(X, {"shape": (4, 8)}, {"shape": (4, 8000)})
             assert np.array_equal(function(x), want)
             assert x.exports == 1
 
@@ -130,49 +124,36 @@ def test_a_captured_array_that_never_stays_the_same():
         kf.fuse(lambda x: kf.sum(x) + captured)(Producer(X))
 
 
-@pytest.mark.parametrize("device", [(), (1,), (1, 0, 0), ("cpu", 0), None, (2**40, 0)], ids=str)
-def test_devices_that_are_none(device):
-    with pytest.raises(TypeError, match="__dlpack_device__ must return two integers"):
-        kf.fused_relu_layernorm(Producer(X, {"device": device}))
+def test_devices_that_are_none():
+    for device in ((), (1,), (1, 0, 0), ("cpu", 0), None, (2**40, 0)):
+        with pytest.raises(TypeError, match="__dlpack_device__ must return two integers"):
+            kf.fused_relu_layernorm(Producer(X, {"device": device}))
 
 
 class Interface:
     """An array by the CUDA array interface."""
 
     def __init__(self, **fields: Any) -> None:
-        self.fields = {
-            "shape": (4, 8),
-            "typestr": "<f4",
-            "data": (2**40, False),
-            "strides": None,
-            "version": 3,
-        } | fields
+        plain = {"shape": (4, 8), "typestr": "<f4", "data": (2**40, False), "strides": None, "version": 3}
+        self.fields = plain | fields
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         return self.fields
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"shape": None},
-        {"shape": (4, -8)},
-        {"shape": (1,) * 65},
-        {"shape": (2**70,)},
-        {"shape": (2**32, 2**32)},
-        {"strides": (4,)},
-        {"strides": (2**62, 4)},
-        {"strides": (-(2**50), 4)},
-        {"typestr": None},
-        {"typestr": ">f4"},
-        {"data": None},
-        {"data": (0, False)},
-        {"data": (2**40,)},
-        {"mask": 1},
-    ],
-    ids=str,
-)
-def test_the_cuda_array_interface(fields):
-    with pytest.raises((ValueError, TypeError), match=r"^kfusion(.relu_layernorm: x|: an array) "):
-        kf.fused_relu_layernorm(Interface(**fields))
+FIELDS: list[dict[str, Any]] = [
+    *({"shape": shape} for shape in (None, (4, -8), (1,) * 65, (2**70,), (2**32, 2**32))),
+    *({"strides": strides} for strides in ((4,), (2**62, 4), (-(2**50), 4))),
+    *({"typestr": text} for text in (None, ">f4")),
+    *({"data": data} for data in (None, (0, False), (2**40,))),
+    {"mask": 1},
+]
+
+
+def test_the_cuda_array_interface():
+    def check(fields):
+        with pytest.raises((ValueError, TypeError), match=r"^kfusion(.relu_layernorm: x|: an array) "):
+            kf.fused_relu_layernorm(Interface(**fields))
+
+    sweep(check, [(fields,) for fields in FIELDS])

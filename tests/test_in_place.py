@@ -19,6 +19,7 @@ from graph_runs import graph_of
 from host_cuda import HAVE_COMPILER, HostKernels
 from kfusion import _core
 from kfusion._devices import running
+from sweeps import sweep
 
 N = 24
 DEVICE = running.device("cpu").to_dict()
@@ -41,11 +42,6 @@ def slots(build: Callable[..., Any], *arrays: np.ndarray, donated: tuple[int, ..
     return _core.testing.slots(g, DEVICE, False)
 
 
-def between(build: Callable[..., Any], *arrays: np.ndarray) -> int:
-    """The bytes of the block that values between kernels share."""
-    return int(slots(build, *arrays)["bytes"])
-
-
 def chain(g: Any, node: int, *names: str) -> int:
     for name in names:
         node = g.map(name, [node])
@@ -56,67 +52,52 @@ def flipped(g: Any, node: int) -> int:
     return g.slice(node, [(N - 1, -1, -1), (0, N, 1)])
 
 
+def repeated(g: Any, row: int) -> int:
+    return g.broadcast(row, [N, N])
+
+
+# The bytes between kernels, and the function; `a` is a value that several kernels read.
+PLACES: list[tuple[int, Callable[..., Any], tuple[np.ndarray, ...]]] = [
+    (BYTES, lambda g, x: chain(g, x, "exp", "tanh", "abs", "sin"), (X,)),
+    # The first reader does not take a's place, the second takes its own argument's; the last one takes a's.
+    (
+        2 * BYTES,
+        lambda g, x: (
+            a := chain(g, x, "exp"), b := chain(g, a, "tanh", "abs"), g.map("add", [chain(g, a, "sin"), b])
+        )[2],
+        (X,),
+    ),
+    (2 * BYTES, lambda g, x, y: chain(g, g.map("add", [chain(g, x, "exp"), chain(g, y, "exp")]), "abs"), (X, X)),
+    (BYTES, lambda g, x: chain(g, g.map("multiply", [chain(g, x, "exp")] * 2), "abs"), (X,)),
+    # Values of as many bytes share memory; else both lie side by side.
+    *(
+        (want, lambda g, x, t=dtype: chain(g, g.cast(chain(g, x, "exp"), t), "abs"), (X,))
+        for dtype, want in (("int32", BYTES), ("float64", 3 * BYTES), ("float16", BYTES + 1280))
+    ),
+    (BYTES + 256, lambda g, x, r: chain(g, g.map("add", [x, repeated(g, chain(g, r, "exp"))]), "abs"), (X, ROW)),
+    (2 * BYTES, lambda g, x: chain(g, g.map("add", [a := chain(g, x, "exp"), flipped(g, a)]), "abs"), (X,)),
+    (2 * BYTES, lambda g, x: chain(g, flipped(g, chain(g, x, "exp")), "tanh", "abs"), (X,)),
+    (2 * BYTES, lambda g, x, i: chain(g, g.take(chain(g, x, "exp"), i, 0), "abs"), (X, np.zeros(N, np.int32))),
+    # A kernel that reduces may read what it has stored.
+    (
+        BYTES + 256 * -(-N * 4 // 256),
+        lambda g, x: (
+            a := chain(g, x, "exp"),
+            s := g.reduce("sum", a, [1], True),
+            chain(g, g.map("subtract", [a, repeated(g, s)]), "abs"),
+        )[2],
+        (X,),
+    ),
+    (BYTES, lambda g, x: [a := chain(g, x, "exp"), chain(g, a, "abs", "tanh")], (X,)),
+]  # fmt: skip
+
+
 class TestPlaces:
-    def test_a_chain_has_one_place(self) -> None:
-        assert between(lambda g, x: chain(g, x, "exp", "tanh", "abs", "sin"), X) == BYTES
+    def test_bytes(self) -> None:
+        def check(want: int, build: Callable[..., Any], arrays: tuple[np.ndarray, ...]) -> None:
+            assert slots(build, *arrays)["bytes"] == want
 
-    def test_the_last_of_two_readers(self) -> None:
-        def build(g: Any, x: int) -> int:
-            a = chain(g, x, "exp")
-            b = chain(g, a, "tanh", "abs")  # the first does not take a's place, the second takes its own argument's
-            return g.map("add", [chain(g, a, "sin"), b])  # the last reader of a
-
-        assert between(build, X) == 2 * BYTES
-
-    def test_one_argument_of_two(self) -> None:
-        def build(g: Any, x: int, y: int) -> int:
-            return chain(g, g.map("add", [chain(g, x, "exp"), chain(g, y, "exp")]), "abs")
-
-        assert between(build, X, X) == 2 * BYTES
-
-    def test_an_argument_read_twice(self) -> None:
-        def build(g: Any, x: int) -> int:
-            a = chain(g, x, "exp")
-            return chain(g, g.map("multiply", [a, a]), "abs")
-
-        assert between(build, X) == BYTES
-
-    @pytest.mark.parametrize(("dtype", "want"), [("int32", BYTES), ("float64", 3 * BYTES), ("float16", BYTES + 1280)])
-    def test_dtypes(self, dtype: str, want: int) -> None:
-        """Values of as many bytes share memory; else both lie side by side."""
-        assert between(lambda g, x: chain(g, g.cast(chain(g, x, "exp"), dtype), "abs"), X) == want
-
-    def test_a_row_that_is_repeated(self) -> None:
-        def build(g: Any, x: int, row: int) -> int:
-            return chain(g, g.map("add", [x, g.broadcast(chain(g, row, "exp"), [N, N])]), "abs")
-
-        assert between(build, X, ROW) == BYTES + 256
-
-    def test_another_place_of_the_same(self) -> None:
-        def build(g: Any, x: int) -> int:
-            a = chain(g, x, "exp")
-            return chain(g, g.map("add", [a, flipped(g, a)]), "abs")
-
-        assert between(build, X) == 2 * BYTES
-
-    def test_backwards(self) -> None:
-        assert between(lambda g, x: chain(g, flipped(g, chain(g, x, "exp")), "tanh", "abs"), X) == 2 * BYTES
-
-    def test_at_positions(self) -> None:
-        def build(g: Any, x: int, i: int) -> int:
-            return chain(g, g.take(chain(g, x, "exp"), i, 0), "abs")
-
-        assert between(build, X, np.zeros(N, np.int32)) == 2 * BYTES
-
-    def test_rows(self) -> None:
-        """A kernel that reduces may read what it has stored."""
-
-        def build(g: Any, x: int) -> int:
-            a = chain(g, x, "exp")
-            s = g.reduce("sum", a, [1], True)
-            return chain(g, g.map("subtract", [a, g.broadcast(s, [N, N])]), "abs")
-
-        assert between(build, X) == BYTES + 256 * -(-N * 4 // 256)
+        sweep(check, PLACES)
 
     def test_arguments_and_outputs_stay(self, rng: np.random.Generator) -> None:
         def f(x: Any) -> Any:
@@ -129,7 +110,6 @@ class TestPlaces:
         np.testing.assert_array_equal(x, before)
         np.testing.assert_allclose(a, np.exp(x), rtol=1e-5)
         np.testing.assert_allclose(b, np.tanh(np.exp(x)), rtol=1e-5)
-        assert slots(lambda g, x: [a := chain(g, x, "exp"), chain(g, a, "abs", "tanh")], X)["bytes"] == BYTES
 
     def test_lent(self) -> None:
         _core.testing.lend_everywhere(True)
@@ -158,13 +138,12 @@ class TestDonated:
         assert sorted(start[:2] for group in s["starts"] for start in group) == [(3, 0), (4, 3)]
         assert s["released"][-1] == [0]
 
-    @pytest.mark.parametrize("x", [X.T, X[::-1], np.zeros((N, 2 * N), np.float32)[:, ::2], X.astype(np.float64)])
-    def test_lies_otherwise(self, x: np.ndarray) -> None:
+    def test_lies_otherwise(self) -> None:
         """Its place is taken only by what lies in C order, and has as many bytes."""
-        s = slots(
-            lambda g, x, y: chain(g, g.map("add", [y, g.cast(chain(g, x), "float32")]), "abs"), x, X, donated=(0,)
-        )
-        assert all(start[1] < 0 for group in s["starts"] for start in group)
+        build = lambda g, x, y: chain(g, g.map("add", [y, g.cast(chain(g, x), "float32")]), "abs")  # noqa: E731
+        for x in (X.T, X[::-1], np.zeros((N, 2 * N), np.float32)[:, ::2], X.astype(np.float64)):
+            s = slots(build, x, X, donated=(0,))
+            assert all(start[1] < 0 for group in s["starts"] for start in group)
 
     def test_only_what_is_said_to_be(self) -> None:
         s = slots(lambda g, x: chain(g, x, "exp", "tanh"), X)
