@@ -10,7 +10,6 @@ import pytest
 
 import kfusion as kf
 from cpu_products import poisoned, require_blas  # noqa: F401
-from kinds import HAVE_GPU
 from sweeps import sweep
 
 torch = pytest.importorskip("torch")
@@ -129,7 +128,7 @@ def test_weights_as_other_factors(rng):
 
 # ---- gradients ------------------------------------------------------------------------------------------------------
 
-DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.cuda, pytest.mark.skipif(not HAVE_GPU, reason="no GPU")])]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 DTYPES = {"cpu": ("float64",), "cuda": ("bfloat16", "float16")}
 BOUNDS = {"bfloat16": 0.03, "float16": 0.004, "float64": 1e-12}  # of the norm of a gradient
 # How a tensor of (batch, heads, positions, numbers) lies in memory.

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kinds import HAVE_GPU
 from same_results import assert_same
 from sweeps import refusals, sweep, texts
 
@@ -22,7 +21,6 @@ F = torch.nn.functional
 X, Y = (np.random.default_rng(i).standard_normal((4, 6)).astype(np.float32) for i in range(2))
 I = np.array([0, 2, 1])  # noqa: E741
 EYE = np.eye(4, dtype=np.float32) * 9
-needs_gpu = pytest.mark.skipif(not HAVE_GPU, reason="needs a GPU")
 
 
 # ---- a table of calls, against the functions themselves -------------------------------------------------------------
@@ -130,7 +128,6 @@ def test_calls(some):
 
 
 @pytest.mark.cuda
-@needs_gpu
 @pytest.mark.parametrize("text", texts(TORCH))
 def test_torch_on_cuda(text):
     f = kf.fuse(eval(f"lambda x, y: {text}"))
@@ -408,7 +405,6 @@ def test_what_is_not_traced_of_other_dtypes_of_numpy():
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not HAVE_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("shape", [(8, 64), (2, 4, 64), (3, 1000, 64), (7, 64)])
 @pytest.mark.parametrize("columns", [257, 1001, 1024])
 def test_products_with_odd_rows(shape, columns):
@@ -440,7 +436,6 @@ def test_products_with_odd_rows(shape, columns):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not HAVE_GPU, reason="needs a GPU")
 @pytest.mark.parametrize("kept", [True, False])
 def test_numbers_of_the_cpu_among_tensors_of_a_gpu(kept):
     """Tensors without axes are numbers to torch, wherever they are."""
