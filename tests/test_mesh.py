@@ -57,7 +57,7 @@ def test_refusals():
             (kf.Mesh(8192, {"x": 0}), "has 4096 elements for 8192 ranks"),
             (kf.Mesh(2, {"x": 0}, "token ring"), "link of H200: the device table has nvlink, pcie")]  # fmt: skip
     of_plans = [(lambda m=m: kf.plan(statistics, X, device="H200", mesh=m), ValueError, text) for m, text in rows]
-    # Of axes that meet, a rank would compute only the blocks on the diagonal.
+    # A rank would compute only the blocks on the diagonal of axes that meet.
     for f in (lambda a, b: a @ b.T, lambda a, b: (a[:, None] * b[None]).sum()):
         says = r"(matmul|multiply) .*has two axes, of different arguments, .*shard one"
         of_plans += [(lambda f=f: planned(f, x, x, ranks=2, shards={"a": 0, "b": 0}), ValueError, says)]

@@ -281,7 +281,7 @@ def copies_of(fused, x):
 
 
 def calls_of_images(fused, x):
-    """Of convolutions and the like: whether channels lie innermost, and whether there is a bias."""
+    """Convolutions and the like: whether channels lie innermost, and whether there is a bias."""
 
     def about(name, args):
         if "conv" in name or "pool" in name:
