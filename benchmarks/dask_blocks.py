@@ -1,6 +1,6 @@
 """GB/s of functions of a dask array: fused by blocks, fused in one call on the whole array, and dask's own.
 
-    python tests/support/dask_blocks.py
+    python -m benchmarks.dask_blocks
 
 The three take turns, nine times each; medians. CPU seconds tell more than GB/s on a machine that does other work, too.
 """
