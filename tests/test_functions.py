@@ -105,7 +105,7 @@ def test_functions_of_every_dtype_and_kind_of_array(rng, some):
                 np.testing.assert_allclose(np.asarray(made), got, rtol=1e-4, atol=1e-5)
 
     rows = [text.split(" | ") for text in texts(PAIRS)]
-    sweep(check, some([(*row, dtype) for row in rows for dtype in DTYPES], 70))
+    sweep(check, [(*row, dtype) for row in rows for dtype in some(DTYPES, 1)])
 
 
 def test_primitives_are_functions(rng):
