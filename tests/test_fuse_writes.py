@@ -270,20 +270,6 @@ def test_calls_that_write_to_named_tensors_and_shared_memory():
     assert not cache.any()
 
 
-def test_autograd_sees_the_write():
-    x = torch.ones(3, requires_grad=True)
-    f = kf.fuse(lambda x: x.add_(1))
-    with torch.enable_grad(), pytest.raises(RuntimeError, match="writes to arrays that its gradients need"):
-        f(x)
-    assert x._version == 0
-    with torch.no_grad():
-        assert f(x) is x
-    assert x._version == 1
-    assert x.tolist() == [2, 2, 2]
-    with torch.inference_mode():
-        assert f(torch.zeros(2)).tolist() == [1, 1]
-
-
 def test_a_tensor_that_the_function_names():
     def f(x):
         NAMED.data -= x

@@ -372,15 +372,6 @@ def test_arrays_that_cannot_be_written_to() -> None:
         assert_close(np.asarray(got), exact, "float64")
 
 
-def test_vjp() -> None:
-    x, w, t, b = drawn(11, 4, 6)
-    y, pull = kf.vjp(lambda x, w: kf.linear_cross_entropy(x, w, t, b, chunk_rows=4), x, w)
-    want = oracle(x, w, t, b, torch.tensor(3.0))
-    assert_close(y, want[0], "float64")
-    for g, v in zip(pull(torch.tensor(3.0, dtype=x.dtype)), want[1][:2], strict=True):
-        assert_close(g, v, "float64")
-
-
 # ---- memory ----
 
 
