@@ -40,14 +40,6 @@ LAYERS = (
 )
 
 
-# Modules that import each other all the same, and why.
-CIRCLES = [
-    {  # Complex numbers are values with the library's functions; calls of the library take and give such values.
-        *("_tracing.library_answers", "_tracing.library_arguments", "_tracing.library_calls"),
-        *("_tracing.library_checks", "_tracing.library_runs", "_tracing.library_trials", "_tracing.numpy_calls"),
-        *("_tracing.numpy_functions", "_tracing.numpy_stored", "_tracing.torch_complex", "_tracing.traced"),
-    }
-]
 # Imports by name of what calls with arrays of another library need, from below: only where that library is there.
 BY_NAME = {
     ("_tracing.through_jax", "_jax.jaxprs"),
@@ -95,13 +87,12 @@ def test_imports_go_down():
 
 
 def imported() -> dict[str, set[str]]:
-    """By module, the modules of the package that it imports: of those among CIRCLES only others."""
+    """By module, the modules of the package that it imports."""
     known: dict[str, set[str]] = {}
     for name, file in MODULES.items():
         paths = [(path, path[:-1]) for path in imports(file)]
         found = {next((m for m in map(module_of, pair) if m in MODULES), "_core") for pair in paths}
-        same = next((circle for circle in CIRCLES if name in circle), set())
-        known[name] = found - same - {name, "_core", *(b for a, b in BY_NAME if a == name)}
+        known[name] = found - {name, "_core", *(b for a, b in BY_NAME if a == name)}
     return known
 
 

@@ -12,7 +12,7 @@ from .._graph.structure import Slot, fill, leaves, walk
 from .._graph.tracer import Tracer
 from .._graph.values import Traced
 from .._spec import is_array
-from . import numpy_stored, torch_complex
+from . import stored_numbers
 from .dtype_names import is_complex, name_of_dtype
 
 
@@ -34,7 +34,7 @@ class Arguments:
     def viewed(self, tensors: Sequence[Any]) -> list[Any]:
         """The tensors, those that stand for complex numbers as such."""
         return [
-            torch_complex.seen(t, name_of_dtype(g)) if g is not v else t
+            stored_numbers.torch_seen(t, name_of_dtype(g)) if g is not v else t
             for t, v, g in zip(tensors, self.values, self.given, strict=True)
         ]
 
@@ -44,10 +44,10 @@ class Arguments:
         if is_size(leaf):
             require_no_sizes(self._tracer, leaf)
         if is_array(leaf) and self._library == "torch" and name_of_dtype(leaf).startswith("complex"):
-            leaf = torch_complex.of_array(leaf, self._tracer)
+            leaf = stored_numbers.torch_numbers(leaf, self._tracer)
         if is_complex(leaf):
             return self._slot(leaf, leaf.pairs)
-        if self._library == "numpy" and numpy_stored.spec_of_stored(leaf) is not None:
+        if self._library == "numpy" and stored_numbers.numpy_spec(leaf) is not None:
             return leaf  # no kernel looks at it: the call itself reads it when it runs
         if is_array(leaf):
             leaf = self._tracer.lift(leaf, self._library)

@@ -17,7 +17,7 @@ from .._graph.structure import leaves
 from .._graph.tracer import Tracer
 from .._graph.values import Traced, WritingCall, tracer_of
 from .._spec import FLOATS
-from . import library_arguments, library_attention, library_runs, library_trials, refusals, torch_complex
+from . import library_arguments, library_attention, library_runs, library_trials, refusals, stored_numbers
 from .dtype_names import is_complex, name_of_dtype
 
 
@@ -101,7 +101,7 @@ def _called(
         )
     made = [tracer.constant(m) if k in fixed and m._dtype in FLOATS else m for k, m in enumerate(made)]
     numbers = [
-        torch_complex.made(m, dtype) if (dtype := name_of_dtype(t)) in torch_complex.STORED else m
+        stored_numbers.numbers("torch", m, dtype) if (dtype := name_of_dtype(t)) in stored_numbers.STORED else m
         for m, t in zip(made, results.tensors, strict=False)
     ]
     return results.filled(numbers, call.given)

@@ -10,8 +10,9 @@ from typing import Any
 from .._graph.seeds import LibraryDraws
 from .._graph.structure import Constant, Slot, fill, leaves
 from .._spec import is_array
-from . import autocast, library_arguments, library_trials, torch_complex
+from . import autocast, library_arguments, library_trials
 from .dtype_names import name_of_dtype
+from .stored_numbers import torch_seen, torch_stored
 
 
 class Run:
@@ -57,12 +58,12 @@ class Run:
         if self._is_plain and not self._any_autocast():
             args, kwargs = self.filled(arrays)
             result = self._function(*args, **kwargs)
-            return [torch_complex.stored(t) for t in _tensors(result)]
+            return [torch_stored(t) for t in _tensors(result)]
         return self._called(list(arrays))
 
     def _called(self, given: list[Any]) -> list[Any]:
         for i, dtype in self._views:
-            given[i] = torch_complex.seen(given[i], dtype)
+            given[i] = torch_seen(given[i], dtype)
         for i in () if self.in_place else self._written:
             given[i] = given[i].clone()
         args, kwargs = self.filled(given)
@@ -76,7 +77,7 @@ class Run:
         tensors += [given[i] for i in self._written]
         tensors += [_done(given[i]) for i in self._written]
         tensors += [_done(given[0])] if self.is_random else []
-        return [torch_complex.stored(t) for t in tensors]
+        return [torch_stored(t) for t in tensors]
 
     def filled(self, arrays: Sequence[Any]) -> Any:
         """(args, kwargs) of the function, with these arrays."""

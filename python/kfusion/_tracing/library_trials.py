@@ -12,8 +12,9 @@ from .._graph.source import TraceError, trace_error, user_line
 from .._graph.structure import Slot, fill, leaves, walk
 from .._graph.values import Traced
 from .._spec import is_array
-from . import autocast, library_arguments, refusals, torch_complex
+from . import autocast, library_arguments, refusals
 from .dtype_names import dtype_of, name_of_dtype
+from .stored_numbers import STORED
 
 # Functions that torch does not have for tensors without data, or has in other dtypes: called on ones, on the CPU.
 ONLY_OF_DATA = (
@@ -241,7 +242,7 @@ def _called_without_data(function: Callable[..., Any], name: str, arguments: Any
 
 def _type(tensor: Any, name: str) -> tuple[str, tuple[int, ...]]:
     """The dtype and extents of the value that a tensor is; complex numbers are pairs of floats."""
-    stored = torch_complex.STORED.get(name_of_dtype(tensor)) or dtype_of(tensor, name)
+    stored = STORED.get(name_of_dtype(tensor)) or dtype_of(tensor, name)
     return stored, (*tensor.shape, 2) if tensor.is_complex() else tuple(tensor.shape)
 
 

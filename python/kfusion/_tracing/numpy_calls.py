@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from .. import _arrays
-from .._graph.source import user_line
+from .._graph.source import trace_error, user_line
 from .._graph.structure import fill, leaves, walk
 from .._graph.tracer import Tracer
 from .._graph.values import Traced, tracer_of
-from . import library_arguments, numpy_stored, refusals
+from . import library_arguments, refusals, stored_numbers
 from .dtype_names import dtype_of, is_complex
 
 # Functions of NumPy's whose results' shapes and dtypes do not depend on the elements of arrays.
@@ -96,6 +96,22 @@ def numpy_call(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
     return numpy_node(function, name, args, kwargs)
 
 
+def numpy_result(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What NumPy's function gives of numbers that graphs have no dtype for, as a call of its own.
+
+    Raises:
+        TraceError: it would write to an array.
+    """
+    if kwargs.get("out") is not None:
+        refuse_to_write(f"{name} with out=")
+    return numpy_node(function, name, args, {k: v for k, v in kwargs.items() if k != "out"})
+
+
+def refuse_to_write(what: str) -> NoReturn:
+    what = f"{what} is not traced where graphs have no dtype for the numbers"
+    raise trace_error(what, "write y = ... for the new value")
+
+
 def numpy_node(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Does what `numpy_call` does, for a function that is known to give shapes and dtypes that do not depend on
     elements.
@@ -115,13 +131,13 @@ def numpy_node(function: Callable[..., Any], name: str, args: tuple[Any, ...], k
         raise refusals.refused_result(name, found)
     if _depends_on_elements(function, call, examples, arrays):
         raise refusals.refused_shape(name)
-    shown = [numpy_stored.spec_of_stored(a) for a in arrays]
+    shown = [stored_numbers.numpy_spec(a) for a in arrays]
     types = [
         (dtype_of(a, name), a.shape) if s is None else (s.dtype, s.shape) for a, s in zip(arrays, shown, strict=True)
     ]
     made = tracer.library_call(name, _NumpyRun(function, call), call.values, types)
     numbers = [
-        _beside(m, a, examples, call.given) if s is None else numpy_stored.Stored(m, a.dtype.name)
+        _beside(m, a, examples, call.given) if s is None else stored_numbers.numbers("numpy", m, a.dtype.name)
         for m, a, s in zip(made, arrays, shown, strict=True)
     ]
     slots = iter(numbers)
@@ -197,11 +213,11 @@ class _NumpyRun:
     def __call__(self, *arrays: Any) -> list[Any]:
         given = list(arrays)
         for i, dtype in self._views:
-            given[i] = numpy_stored.seen(given[i], dtype)
+            given[i] = stored_numbers.numpy_seen(given[i], dtype)
         args, kwargs = fill(self._structure, given)
         result = self._function(*args, **kwargs)
         found = [np.asarray(a) if isinstance(a, np.generic) else a for a in leaves(result) if hasattr(a, "dtype")]
-        return [numpy_stored.stored(_arrays.apart(a, given)) for a in found]
+        return [stored_numbers.numpy_stored(_arrays.apart(a, given)) for a in found]
 
 
 def assigned(x: Any, key: Any, value: Any) -> Any:

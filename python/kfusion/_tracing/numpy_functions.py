@@ -22,7 +22,7 @@ from .._graph.values import Traced, stage, tracer_of
 from .._ops import contractions, extremes, formulas, norms, views
 from .._ops import primitives as p
 from .._spec import FLOATS, INTEGERS
-from . import dtype_names, library_checks, numpy_calls, numpy_joins, numpy_stored, refusals, writing
+from . import dtype_names, library_checks, numpy_calls, numpy_joins, refusals, writing
 from .numpy_composites import COMPOSITES, with_dtype
 
 _X = ("a", "ary", "arr", "array", "A", "m", "x1", "prototype")  # what NumPy calls kfusion's x
@@ -312,7 +312,7 @@ def _of_stored(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str
     is_nonzero = function is np.where and len(args) + len(kwargs) == 1
     if is_nonzero or short in _OF_VALUES or not (function in _TARGETS or numpy_calls.has_numpy(short)):
         raise refusals.refused("numpy.nonzero" if is_nonzero else name)
-    return numpy_stored.called(function, name, args, kwargs)
+    return numpy_calls.numpy_result(function, name, args, kwargs)
 
 
 def _asked(name: str, x: Any) -> Any:

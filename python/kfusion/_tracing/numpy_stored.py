@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from .._graph.source import trace_error
 from .._graph.values import Traced
-from .._spec import Spec
-from . import indexing, numpy_calls, refusals
-from .torch_complex import STORED
+from . import indexing, refusals
+from .numpy_calls import numpy_result, refuse_to_write
+from .numpy_functions import array_function
+from .stored_numbers import makes_numbers
 from .traced import BINARY, COMPARISONS, UNARY, refuse
 
 # What arrays have that is a function of them, and looks at no values.
@@ -30,6 +30,7 @@ _ATTRIBUTES = ("T", "mT", "real", "imag")
 _WIDE = {"uint8": "int32", "int8": "int32", "int16": "int32", "uint16": "int32"}
 
 
+@makes_numbers("numpy")
 class Stored:
     """A traced array of NumPy's of such a dtype. `pairs` is the traced value that it is stored in."""
 
@@ -76,25 +77,23 @@ class Stored:
         name = f"numpy.{ufunc.__name__}"
         if method == "at":
             raise refusals.refused(f"{name}.at")
-        return called(ufunc if method == "__call__" else getattr(ufunc, method), name, inputs, kwargs)
+        return numpy_result(ufunc if method == "__call__" else getattr(ufunc, method), name, inputs, kwargs)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        from .numpy_functions import array_function
-
         return array_function(function, args, kwargs)
 
     def __getitem__(self, key: Any) -> Any:
         indexing.refuse_masks(key if isinstance(key, tuple) else (key,))
-        return called(operator.getitem, "numpy.getitem", (self, key), {})
+        return numpy_result(operator.getitem, "numpy.getitem", (self, key), {})
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _refuse_to_write("x[...] = y")
+        refuse_to_write("x[...] = y")
 
     def __getattr__(self, name: str) -> Any:
         if name in _METHODS:
-            return lambda *args, **kwargs: called(_Method(name), f"numpy.ndarray.{name}", (self, *args), kwargs)
+            return lambda *args, **kwargs: numpy_result(_Method(name), f"numpy.ndarray.{name}", (self, *args), kwargs)
         if name in _ATTRIBUTES:
-            return called(operator.attrgetter(name), f"numpy.ndarray.{name}", (self,), {})
+            return numpy_result(operator.attrgetter(name), f"numpy.ndarray.{name}", (self,), {})
         if name.startswith("__"):
             raise AttributeError(name)
         raise refusals.refused_attribute(name)
@@ -113,61 +112,9 @@ class _Method:
         return getattr(x, self._name)(*args, **kwargs)
 
 
-def called(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What NumPy's function gives, as a call of its own.
-
-    Raises:
-        TraceError: it would write to an array.
-    """
-    if kwargs.get("out") is not None:
-        _refuse_to_write(f"{name} with out=")
-    return numpy_calls.numpy_node(function, name, args, {k: v for k, v in kwargs.items() if k != "out"})
-
-
-def cast(x: Traced, dtype: Any) -> Any:
-    """x.astype(dtype) of one of these dtypes."""
-    return called(_Method("astype"), "numpy.ndarray.astype", (x, np.dtype(dtype)), {})
-
-
-def is_stored(dtype: Any) -> bool:
-    """Whether NumPy has such a dtype and graphs have not."""
-    try:
-        return np.dtype(dtype).name in STORED
-    except TypeError:
-        return False
-
-
-def spec_of_stored(array: Any) -> Spec | None:
-    """The spec of what stands for an array whose numbers graphs have no dtype for."""
-    if not isinstance(array, np.ndarray) or array.dtype.name not in STORED or not array.dtype.isnative:
-        return None
-    pair = (2,) if array.dtype.kind == "c" else ()
-    return Spec((*array.shape, *pair), STORED[array.dtype.name])
-
-
-def seen(array: Any, dtype: np.dtype[Any]) -> Any:
-    """An array as it is stored, or is already, as numbers of a dtype."""
-    if array.dtype == dtype:
-        return array
-    return array.view(dtype)[..., 0] if dtype.kind == "c" else array.view(dtype)
-
-
-def stored(array: np.ndarray) -> np.ndarray:
-    """A result of NumPy's as it is stored.
-
-    Raises:
-        NotImplementedError: it is JAX's, whose views as bool are whether a number is not 0.
-    """
-    kept = STORED.get(array.dtype.name)
-    if kept is None:
-        return array
-    if kept == "bool" and type(array).__module__.partition(".")[0] in ("jax", "jaxlib"):
-        raise NotImplementedError(f"kfusion: kernels have no {array.dtype}: call it outside of jax.jit, on arrays")
-    if array.dtype.kind != "c":
-        return array.view(kept)
-    pairs = np.empty((*array.shape, 2), kept)
-    pairs[..., 0], pairs[..., 1] = array.real, array.imag
-    return pairs
+def cast(x: Any, dtype: Any) -> Any:
+    """x.astype(dtype), where x has or is to have one of these dtypes."""
+    return numpy_result(_Method("astype"), "numpy.ndarray.astype", (x, np.dtype(dtype)), {})
 
 
 def result(x: Stored) -> tuple[Traced, Callable[[Any], Any]]:
@@ -176,7 +123,7 @@ def result(x: Stored) -> tuple[Traced, Callable[[Any], Any]]:
     """
     name = x.dtype.name
     if name in _WIDE:
-        return called(_Method("astype"), "numpy.ndarray.astype", (x, np.dtype(_WIDE[name])), {}), _Narrowed(x.dtype)
+        return cast(x, _WIDE[name]), _Narrowed(x.dtype)
     return x.pairs, _Shown(x.dtype)
 
 
@@ -198,11 +145,6 @@ class _Shown:
         return shown.view(self._dtype)
 
 
-def _refuse_to_write(what: str) -> NoReturn:
-    what = f"{what} is not traced where graphs have no dtype for the numbers"
-    raise trace_error(what, "write y = ... for the new value")
-
-
 def _define(name: str, method: Callable[..., Any]) -> None:
     method.__name__ = f"__{name}__"
     setattr(Stored, method.__name__, method)
@@ -210,10 +152,10 @@ def _define(name: str, method: Callable[..., Any]) -> None:
 
 def _operator(name: str, symbol: str, ufunc: Any) -> None:
     what = f"numpy.{ufunc.__name__}"
-    _define(name, lambda x, *y: called(ufunc, what, (x, *y), {}))
+    _define(name, lambda x, *y: numpy_result(ufunc, what, (x, *y), {}))
     if symbol:
-        _define(f"r{name}", lambda x, y: called(ufunc, what, (y, x), {}))
-        _define(f"i{name}", lambda x, y: _refuse_to_write(f"x {symbol}= y"))
+        _define(f"r{name}", lambda x, y: numpy_result(ufunc, what, (y, x), {}))
+        _define(f"i{name}", lambda x, y: refuse_to_write(f"x {symbol}= y"))
 
 
 for _name, (_symbol, _op) in (BINARY | {"matmul": ("@", "matmul"), "divmod": ("divmod", "divmod")}).items():

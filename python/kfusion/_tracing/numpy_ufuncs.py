@@ -18,7 +18,7 @@ from .._ops import contractions, formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc, ndtr
 from .._spec import HALF, dtype_name
-from . import dtype_names, numpy_calls, numpy_stored, refusals
+from . import dtype_names, numpy_calls, refusals
 from .promoted import narrow, rounded, together
 from .traced import power
 
@@ -64,7 +64,8 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
     library = next((m for m in ("numpy", "scipy.special") if getattr(sys.modules.get(m), name, None) is ufunc), "")
     called = f"{library}.{name}".removeprefix(".")
     if method != "at" and any(map(dtype_names.is_complex, inputs)):
-        return numpy_stored.called(ufunc if method == "__call__" else getattr(ufunc, method), called, inputs, kwargs)
+        function = ufunc if method == "__call__" else getattr(ufunc, method)
+        return numpy_calls.numpy_result(function, called, inputs, kwargs)
     try:
         return _in_graph(ufunc, method, library, called, inputs, kwargs)
     except NoForm:

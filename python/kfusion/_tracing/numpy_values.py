@@ -16,7 +16,7 @@ from .._graph.values import STATE
 from .._ops import activations, contractions, views
 from .._ops import primitives as p
 from .._spec import dtype_name
-from . import dtype_names, numpy_calls, numpy_stored, refusals
+from . import dtype_names, numpy_calls, numpy_stored, refusals, stored_numbers
 from .dispatch import Dispatched
 from .indexing import getitem
 from .library_checks import compared
@@ -60,7 +60,7 @@ class NumpyValue(Dispatched, library="numpy"):
 
     def _operation(self, op: str, *operands: Any) -> Any:
         if any(map(dtype_names.is_complex, operands)):
-            return numpy_stored.called(getattr(np, op), f"numpy.{op}", operands, {})
+            return numpy_calls.numpy_result(getattr(np, op), f"numpy.{op}", operands, {})
         return compared(f"numpy.{op}", getattr(np, op), operands, {}, lambda: _operated(op, operands))
 
     @property
@@ -110,7 +110,7 @@ class NumpyValue(Dispatched, library="numpy"):
         """The values in another dtype."""
         if casting != "unsafe" and not np.can_cast(self.dtype, dtype, casting):
             raise TypeError(f"kfusion.astype: {self._dtype} cannot be cast to {dtype} by the rule {casting!r}")
-        if numpy_stored.is_stored(dtype):
+        if stored_numbers.is_stored(dtype):
             return numpy_stored.cast(self, dtype)
         return self if not copy and dtype_name(dtype) == self._dtype else views.astype(self, dtype)
 

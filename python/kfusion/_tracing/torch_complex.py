@@ -14,12 +14,12 @@ from typing import Any
 
 from .._graph.source import no_form
 from .._graph.structure import leaves
-from .._graph.tracer import Tracer
 from .._graph.values import Traced
 from .._ops import joins
 from .._ops import primitives as p
-from .._spec import Spec, is_array
+from .._spec import is_array
 from . import dtype_names, library_calls, library_trials
+from .stored_numbers import STORED, makes_numbers, torch_numbers, torch_seen
 from .traced import BINARY, COMPARISONS
 
 # Methods that say what any tensor of that shape and dtype says.
@@ -40,38 +40,14 @@ _OPERATORS |= {f"__{name}__" for name in COMPARISONS}
 _FORMS: dict[str, Callable[..., Any]] = {}
 
 
-# By torch's dtype: the dtype of graphs that has elements of its size, or of half of it.
-STORED = {
-    **{"complex64": "float32", "complex128": "float64"},
-    **{"uint8": "bool", "int8": "bool", "int16": "float16", "uint16": "float16", "uint32": "int32", "uint64": "int64"},
-}
-
-
-def made(stored: Traced, dtype: str = "") -> Any:
+@makes_numbers("torch")
+def made(stored: Traced, dtype: str = "complex") -> Any:
     """The numbers of a dtype that a value stands for, by default complex ones: a tensor without data."""
     torch = sys.modules["torch"]
-    shown = seen(library_trials.without_data(stored), dtype)
+    shown = torch_seen(library_trials.without_data(stored), dtype)
     number = torch.Tensor._make_subclass(_class(torch), shown)
     number.pairs = stored
     return number
-
-
-def seen(tensor: Any, dtype: str = "") -> Any:
-    """A tensor as it is stored, or is already, as numbers of a dtype; by default as complex ones."""
-    torch = sys.modules["torch"]
-    if STORED.get(dtype) and not dtype.startswith("complex"):
-        return tensor.view(getattr(torch, dtype))
-    if tensor.numel() == 0 and not tensor.is_complex():  # whose strides may be none of pairs
-        tensor = tensor.new_empty(tensor.shape)
-    return tensor if tensor.is_complex() else torch.view_as_complex(tensor)
-
-
-def stored(tensor: Any) -> Any:
-    """A result of torch's as it is stored."""
-    if tensor.is_complex():
-        return sys.modules["torch"].view_as_real(tensor.resolve_conj())
-    kept = _kept(tensor.dtype)
-    return tensor if kept is None else tensor.contiguous().view(kept)
 
 
 def returned(number: Any) -> tuple[Traced, Callable[[Any], Any]]:
@@ -82,30 +58,9 @@ def returned(number: Any) -> tuple[Traced, Callable[[Any], Any]]:
     """
     torch, dtype = sys.modules["torch"], dtype_names.name_of_dtype(number)
     if STORED[dtype] not in ("bool", "float16"):
-        return number.pairs, functools.partial(seen, dtype=dtype)
+        return number.pairs, functools.partial(torch_seen, dtype=dtype)
     wide = library_calls.torch_call(torch.Tensor.to, "torch.to", (number, torch.int32), {})
     return wide, lambda array: array.to(getattr(torch, dtype))
-
-
-@functools.cache
-def _kept(dtype: Any) -> Any:
-    """torch's dtype of what stands for such integers; None for what graphs have a dtype for."""
-    kept = STORED.get(str(dtype).removeprefix("torch."))
-    return kept and getattr(sys.modules["torch"], kept)
-
-
-def spec_of_stored(array: Any) -> Spec | None:
-    """The spec of what stands for a tensor whose numbers graphs have no dtype for."""
-    dtype = str(getattr(array, "dtype", "")).removeprefix("torch.")
-    if dtype not in STORED or not hasattr(array, "is_conj"):
-        return None
-    shape = (*array.shape, 2) if dtype.startswith("complex") else tuple(array.shape)
-    return Spec(shape, STORED[dtype], "torch", str(array.device))
-
-
-def of_array(array: Any, tracer: Tracer) -> Any:
-    """A tensor of complex numbers that the function names: its elements are read when the kernels run."""
-    return made(tracer.lift(sys.modules["torch"].view_as_real(array.resolve_conj()), "torch"))
 
 
 @functools.cache
@@ -198,7 +153,7 @@ def _conj(z: Any) -> Any:
 def _mul(x: Any, y: Any) -> Any:
     """The product of complex numbers of one precision."""
     tracer = next(v for v in (x, y) if dtype_names.is_complex(v)).pairs._tracer
-    x, y = (of_array(v, tracer) if is_array(v) and v.is_complex() else v for v in (x, y))
+    x, y = (torch_numbers(v, tracer) if is_array(v) and v.is_complex() else v for v in (x, y))
     both = dtype_names.is_complex(x) and dtype_names.is_complex(y)
     if not both or x.pairs._dtype != y.pairs._dtype:
         return NotImplemented

@@ -12,7 +12,7 @@ from .._graph.source import no_form, trace_error
 from .._ops import contractions, joins, views
 from .._ops.primitives import integers
 from .._spec import dtype_name
-from . import dtype_names, library_trials, torch_complex
+from . import dtype_names, library_trials, stored_numbers, torch_complex
 from .numpy_functions import filled
 from .torch_functions import FUNCTIONS, named, require_no_axes
 
@@ -237,7 +237,7 @@ def _to(
             dtype = target
     if device is not None and not library_trials.lies_on(input, device):
         raise trace_error(f"moving a value to {device} is not traced", "pass arguments that lie there")
-    if dtype_names.name_of(dtype) in torch_complex.STORED or str(memory_format) not in _KEEPING:
+    if dtype_names.name_of(dtype) in stored_numbers.STORED or str(memory_format) not in _KEEPING:
         raise no_form("torch.to gives what graphs have no dtype or layout for", "write a dtype that kernels have")
     return views.astype(input, dtype) if dtype is not None and dtype_name(dtype) != input._dtype else input
 

@@ -31,7 +31,7 @@ from .._graph.tracer import Tracer, current
 from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Watch, Written
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, SymbolicSpec, conversion_of, described, is_array, spec_of
-from . import dtype_names, numpy_stored, randomness, torch_complex, torch_tensors
+from . import dtype_names, randomness, stored_numbers, torch_tensors
 from .results import Results
 
 _Traced = TypeVar("_Traced")
@@ -276,12 +276,12 @@ def _argument(tracer: Tracer, name: str, value: Any) -> Any:
         value.filled({})  # raises
     if isinstance(value, Argument):
         array = value.array
-        if (shown := numpy_stored.spec_of_stored(array)) is not None:
+        if (shown := stored_numbers.numpy_spec(array)) is not None:
             given = tracer.input(name, shown, array, argument=value.number, strides=value.strides)
-            return numpy_stored.Stored(given, array.dtype.name)
-        if (stored := torch_complex.spec_of_stored(array)) is not None:
+            return stored_numbers.numbers("numpy", given, array.dtype.name)
+        if (stored := stored_numbers.torch_spec(array)) is not None:
             given = tracer.input(name, stored, array, argument=value.number, strides=value.strides)
-            return torch_complex.made(given, dtype_names.name_of_dtype(array))
+            return stored_numbers.numbers("torch", given, dtype_names.name_of_dtype(array))
         spec = array if isinstance(array, Spec) else spec_of(array, f"{tracer.name}: {name}")
         known = None if array is spec else array
         return tracer.input(name, spec, known, argument=value.number, strides=value.strides)
