@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
+from kfusion import _core
 from sweeps import sweep
 
 pytestmark = pytest.mark.native
@@ -93,3 +94,20 @@ def test_flops_are_those_of_the_function():
 def test_what_is_hidden_behind_memory_is_computed_again(function):
     plan = kf.plan(function, MATRIX, ROW, device=CPU)
     assert plan.fused.launches == 1
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["two calls", "one call"])
+def test_what_is_stored_is_a_value_not_its_call(together):
+    """The tanh of the columns' maxima is stored, and computed where these are: also where one call gives both."""
+    g = _core.Graph()
+    x = g.input("x", (520, 130), "float64")
+    if together:
+        g.begin_stage("tanh_of_max")
+    tanh = g.map("tanh", [g.reduce("max", x, [0], True)])
+    if together:
+        g.end_stage()
+    y = g.map("multiply", [x, tanh])
+    number = g.map("tanh", [g.reduce("max", y, None, True)])
+    g.set_outputs([("", g.reduce("max", g.map("multiply", [y, number]), [1], True))])
+    ops = [group.ops for group in kf.plan(g, device="EPYC 9654").groups]
+    assert ops == [("max", "tanh", "tanh", "multiply", "max"), ("max", "tanh"), ("multiply", "multiply", "max")]

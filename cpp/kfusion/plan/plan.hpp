@@ -81,10 +81,10 @@ struct PlanOptions {
   std::vector<std::pair<std::string, std::string>> allow, forbid;
   int max_inputs = 64, max_outputs = 16;
   Executors executors = {&anyone()};  ///< kernels that one of them runs
-  /// Products, by name_apart(), whose kernels take no operations with them where an executor would run them: it would
-  /// take longer.
+  /// Products, by name_in_variants(), whose kernels take no operations with them where an executor would run them: it
+  /// would take longer.
   std::map<const Executor*, std::set<std::string>> apart;
-  /// Stages whose values a kernel that would compute them again reads instead: that takes less.
+  /// Values, by name_in_variants(), that a kernel which would compute them again reads instead: that takes less.
   std::set<std::string> stored;
   int most_waiting = 1;  ///< products of one depth, which nobody waits for, in a kernel that waits for all of them
   std::shared_ptr<const Measured> measured;  ///< on the device, if anything was

@@ -5,6 +5,7 @@
 #include "kfusion/plan/partition/partition.hpp"
 #include "kfusion/plan/partition/sweeps.hpp"
 #include "kfusion/plan/prices/flops.hpp"
+#include "kfusion/plan/reports/names.hpp"
 #include "kfusion/plan/reports/reasons.hpp"
 
 namespace kfusion {
@@ -85,7 +86,7 @@ std::optional<std::string> Partition::computes_again(int a, int b, const Verdict
   if (!options_.allow.empty() || (alike && !sweeps)) return std::nullopt;
   if (!alike && !options_.stored.empty())
     for (const Edge& e : crossing_edges(a, b))
-      if (options_.stored.contains(g_.stages[at(g_[e.producer].stage)].name))
+      if (options_.stored.contains(name_in_variants(g_, e.producer)))
         return label(g_, e.producer) + " would be computed again, which is predicted to take longer than to store it";
   const std::vector<NodeId> nodes = nodes_of({a, b});
   std::vector<Axes> spans;

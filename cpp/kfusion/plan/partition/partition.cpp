@@ -284,7 +284,7 @@ bool Partition::is_apart(const Executor* executor, const std::vector<int>& parts
   if (found == options_.apart.end()) return false;
   return std::ranges::any_of(parts, [&](int p) {
     return part(p).kind == WorkKind::kContraction && std::ranges::any_of(part(p).nodes, [&](NodeId n) {
-             return work_kind(n) == WorkKind::kContraction && found->second.contains(name_apart(g_, n));
+             return work_kind(n) == WorkKind::kContraction && found->second.contains(name_in_variants(g_, n));
            });
   });
 }

@@ -9,6 +9,7 @@
 #include "kfusion/plan/partition/joins.hpp"
 #include "kfusion/plan/partition/sweeps.hpp"
 #include "kfusion/plan/prices/price.hpp"
+#include "kfusion/plan/reports/names.hpp"
 
 namespace kfusion {
 namespace {
@@ -253,7 +254,7 @@ PlanCost count_in_place(Plan& plan, const Device& d) {
   return c;
 }
 
-std::vector<std::string> stages_computed_again(const Plan& plan, const Device& d) {
+std::vector<std::string> values_computed_again(const Plan& plan, const Device& d) {
   const Graph& g = plan.graph;
   std::multimap<double, std::string, std::greater<>> found;  // by the time that computing again takes
   for (const Group& group : plan.groups) {
@@ -273,12 +274,13 @@ std::vector<std::string> stages_computed_again(const Plan& plan, const Device& d
         return !contains(again, reader) &&
                std::ranges::any_of(plan.folded.work[at(reader)].reads, [&](const Access& a) { return a.base == n; });
       });
-      if (is_handed_on) found.emplace(us, g.stages[at(g[n].stage)].name);
+      if (is_handed_on) found.emplace(us, name_in_variants(g, n));
     }
   }
-  std::vector<std::string> stages;
-  for (const auto& [us, stage] : found) stages.push_back(stage);
-  return stages;
+  std::vector<std::string> names;
+  for (const auto& [us, name] : found)
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  return names;
 }
 
 Savings savings(const PlanCost& unfused, const PlanCost& fused) {

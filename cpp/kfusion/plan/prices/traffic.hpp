@@ -52,9 +52,10 @@ PlanCost count(const Plan& plan, const Device& d);
 /// count() without a copy: the plan is changed only while it counts.
 PlanCost count_in_place(Plan& plan, const Device& d);
 
-/// The stages of values that a kernel of loops computes more often than they have elements, and hands to what it
-/// computes for each element, where that takes clearly longer than computing them once. Those that take longest first.
-std::vector<std::string> stages_computed_again(const Plan& plan, const Device& d);
+/// Values, by name_in_variants(), that a kernel of loops computes more often than they have elements, and hands to what
+/// it computes for each element, where that takes clearly longer than computing them once. Those that take longest
+/// first.
+std::vector<std::string> values_computed_again(const Plan& plan, const Device& d);
 
 /// The calculator's keys, from issued bytes of the two plans.
 Savings savings(const PlanCost& unfused, const PlanCost& fused);

@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "kfusion/graph/shapes.hpp"
+#include "kfusion/ops/names.hpp"
 
 namespace kfusion {
 namespace {
@@ -109,9 +110,9 @@ std::vector<std::string> value_names(const Graph& g) {
   return result;
 }
 
-std::string name_apart(const Graph& g, NodeId product) {
-  const Node& n = g[product];
-  return g.stages[at(n.stage)].name + " " + std::string(name(n.dtype)) + shape_text(n.shape);
+std::string name_in_variants(const Graph& g, NodeId n) {
+  const std::string& stage = g.stages[at(g[n].stage)].name;
+  return stage + " " + std::string(name(g[n].op)) + " " + std::string(name(g[n].dtype)) + shape_text(g[n].shape);
 }
 
 std::vector<StageId> stages_of(const Graph& g, const Group& group) {

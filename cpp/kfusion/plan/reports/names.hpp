@@ -18,9 +18,9 @@ std::string composite_of(const std::string& stage);
 /// what a stage gives, "softmax.exp" for what it passes on inside. The graph's stages must have unique names.
 std::vector<std::string> value_names(const Graph& g);
 
-/// What PlanOptions::apart calls a product, in whatever way its graph is changed before it is planned: its stage, of
-/// which there may be another one (of both factors' gradients), and its type and shape.
-std::string name_apart(const Graph& g, NodeId product);
+/// What PlanOptions call a value, in whatever way its graph is changed before it is planned: its stage, of which there
+/// may be others (both factors' gradients), its op, type and shape. The graph's stages must have unique names.
+std::string name_in_variants(const Graph& g, NodeId n);
 
 /// The stages whose nodes a group computes, in order, each once.
 std::vector<StageId> stages_of(const Graph& g, const Group& group);

@@ -112,14 +112,14 @@ class Fastest {
   /// else one after the other.
   void store_what_is_computed_again() {
     if (chosen_.plan().graph.nodes.size() > kMostOfTrials) return;
-    const std::vector<std::string> stages = stages_computed_again(chosen_.plan(), device_);
-    if (stages.empty() || try_stored({stages.begin(), stages.end()})) return;
-    for (std::size_t i = 0; stages.size() > 1 && i < std::min(stages.size(), kMostTrials); ++i) try_stored({stages[i]});
+    const std::vector<std::string> values = values_computed_again(chosen_.plan(), device_);
+    if (values.empty() || try_stored({values.begin(), values.end()})) return;
+    for (std::size_t i = 0; values.size() > 1 && i < std::min(values.size(), kMostTrials); ++i) try_stored({values[i]});
   }
 
-  bool try_stored(std::set<std::string> stages) {
+  bool try_stored(std::set<std::string> values) {
     PlanOptions options = options_;
-    options.stored.merge(stages);
+    options.stored.merge(values);
     Counted other = Planner(g_, device_, options).fused(unfused_);
     if (other.exceeds(unfused_) || !take_if_faster(std::move(other), !options_.beyond_executors())) return false;
     options_ = std::move(options);

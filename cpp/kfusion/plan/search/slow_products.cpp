@@ -76,7 +76,7 @@ std::vector<SlowProducts> slow_products(const Plan& plan, const PlanCost& cost, 
     SlowProducts& slow = found[kind_of(g, g[*product], group)];
     slow.lost_us += us - apart_us;
     for (const NodeId n : group.nodes)
-      if (is_product(g[n])) slow.names.insert(name_apart(g, n));
+      if (is_product(g[n])) slow.names.insert(name_in_variants(g, n));
   }
   std::vector<SlowProducts> all;
   for (auto& [kind, slow] : found) all.push_back(std::move(slow));

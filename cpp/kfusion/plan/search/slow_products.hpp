@@ -8,7 +8,7 @@
 
 namespace kfusion {
 
-/// Kernels around products that do the same: the products' names by name_apart(), and what they lose in all.
+/// Kernels around products that do the same: the products' names by name_in_variants(), and what they lose in all.
 struct SlowProducts {
   std::set<std::string> names;
   double lost_us = 0;
