@@ -145,7 +145,7 @@ def test_a_cache_that_comes_back():
 # ---- plans ----------------------------------------------------------------------------------------------------------
 
 LAYERS = 12
-ALIKE = f"layers.2..{LAYERS - 1}"  # the first one is torch's attention, the second one computes the mask for all others
+ALIKE = f"layers.1..{LAYERS - 1}"  # the first one takes the embedding, too
 
 
 class Block(nn.Module):
@@ -310,11 +310,16 @@ def test_every_unfused_kernel_is_replaced_once(plan):
     replaced, gone = layers.replaced(kf.plan(lambda x: kf.exp(x) + kf.exp(x), kf.spec((99,))))
     assert [len(groups) for groups in replaced] == [2]
     assert [g.label for g in gone] == ["exp_2"]  # what another call gives, too, replaces nothing
-    small = kf.plan(on_meta(count=2), IDS, device="H100")  # one layer makes the mask, the other is torch's attention
-    (call,) = [g for g in small.groups if g.kind == "library_call"]
-    replaced, _ = layers.replaced(small)
-    assert {s.partition(".")[0] for g in replaced[call.id] for s in g.stages} == {"attention"}
-    assert layers.module_of(small, call).startswith("layers.0")
+    replaced, _ = layers.replaced(plan)
+    for i, call in enumerate(g for g in plan.groups if g.kind == "library_call"):
+        assert {s.partition(".")[0] for g in replaced[call.id] for s in g.stages} == {"attention"}
+        assert layers.module_of(plan, call).startswith(f"layers.{i}")
+
+
+def test_layers_that_share_a_mask_use_the_library_together(plan):
+    """A kernel of each takes less than torch's attention, but for the mask: no layer is left to make it."""
+    assert [g.kind for g in plan.groups].count("library_call") == LAYERS
+    assert not any("mask" in stage for g in plan.groups for stage in g.stages)
 
 
 # ---- folding ----
@@ -337,7 +342,7 @@ def test_equal_layers_are_one_fold(plan):
     assert len(names) < LAYERS
     model = on_meta()
     model.layers[5] = Block(64, 192).to("meta")  # of another width
-    assert {"layers.5", "layers.2..4, 6..11"} <= {f.name for f in require_folds(kf.plan(model, IDS, device="H100"))}
+    assert {"layers.5", "layers.1..4, 6..11"} <= {f.name for f in require_folds(kf.plan(model, IDS, device="H100"))}
 
     def without_modules(x):
         for _ in range(50):
@@ -416,12 +421,12 @@ def test_the_page_folds_layers_and_loads_nothing(plan):
     assert page.counts["details"] >= len(folds.folds(plan))
     assert all(value.startswith("data:") for value in page.loads)
     text = " ".join(page.text)
-    assert f"{ALIKE} ({LAYERS - 2} alike" in text
+    assert f"{ALIKE} ({LAYERS - 1} alike" in text
     assert "The fusions that pay" in text
     evil = {stage: path.replace("layers", "<script>") for stage, path in plan.modules.items()}
     page = Page(dataclasses.replace(plan, modules=evil).to_html())
     assert page.counts.get("script", 0) == 0
-    assert f"<script>.2..{LAYERS - 1}" in " ".join(page.text)
+    assert f"<script>.1..{LAYERS - 1}" in " ".join(page.text)
 
 
 # ---- what pays ----
@@ -438,8 +443,8 @@ def test_the_fusions_that_pay_are_ranked_and_sum_up(plan):
     assert sum(saved) + sum(losses) == pytest.approx(everything.all_saved_us)
     ids = [i for row in everything.rows for i in row.kernels]
     assert len(ids) == len(set(ids))
-    attention = next(row for row in plan.top(100).rows if row.kind == "attention")  # equal kernels are one fusion
-    assert (len(attention.kernels), attention.module, attention.one_call) == (LAYERS - 2, "layers.*", True)
+    norm = next(row for row in plan.top(100).rows if row.module == "layers.*.norm")  # equal kernels are one fusion
+    assert (len(norm.kernels), norm.label, norm.one_call) == (LAYERS - 1, "layernorm", True)
     assert not any(row.one_call for row in plan.top(100, known=False).rows)
     assert json.loads(plan.top(2).to_json())[0]["saved_us"] == plan.top(2).rows[0].saved_us
     assert "scaled_dot_product_attention" in str(plan.top(5))

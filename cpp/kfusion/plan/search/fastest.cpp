@@ -1,9 +1,11 @@
 #include "kfusion/plan/search/fastest.hpp"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "kfusion/graph/shapes.hpp"
 #include "kfusion/ops/names.hpp"
@@ -150,27 +152,36 @@ class FormChoice {
   FormChoice(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused)
       : g_(g), device_(device), options_(options), unfused_(unfused), taken_(g.forms.size()) {}
 
-  /// `kernels`: the plan without any.
+  /// `kernels`: the plan without any. A call may leave a value that others share (a mask) to their kernels: prices
+  /// change with what is taken.
   Counted run(Counted kernels) {
-    costs_ = form_costs(g_, kernels.plan(), kernels.cost(), device_);
-    for (std::size_t i = 0; i < costs_.size(); ++i) {
-      g_.forms[i].call.library_ns = static_cast<std::int64_t>(costs_[i].library_us * 1e3);
-      g_.forms[i].call.kernels_ns = static_cast<std::int64_t>(costs_[i].kernels_us * 1e3);
-    }
     best_ = std::move(kernels);
-    try_all([&](std::size_t i) { return costs_[i].alone; });
-    for (const std::string& kind : kinds_of_others()) try_all([&](std::size_t i) { return kind_of(i) == kind; });
+    for (int round = 0; round < kMostRounds && take_faster(); ++round) continue;
     return std::move(*best_);
   }
 
  private:
-  static constexpr std::size_t kMostKinds = 6;  // each is one more plan
+  static constexpr int kMostRounds = 4;
+  static constexpr std::size_t kMostKinds = 6;  // a round's; each is one or two more plans
   static constexpr double kClearly = 0.02;      // the share of a time that prices cannot tell apart
+
+  /// Whether any is taken, by prices of the best plan so far: those of kernels of their own; then those of one kind
+  /// that are faster; then all of one kind where they are together, since its kernels may share values.
+  bool take_faster() {
+    const std::vector<bool> before = taken_;
+    costs_ = form_costs(g_, best_->plan(), best_->cost(), device_);
+    const std::map<std::string, FormCost> kinds = promising_kinds();
+    try_all([&](std::size_t i) { return costs_[i].alone && is_faster(costs_[i]); });
+    for (const auto& [kind, each] : kinds) {
+      try_all([&](std::size_t i) { return is_faster(costs_[i]) && kind_of(i) == kind; });
+      if (is_faster(each)) try_all([&](std::size_t i) { return kind_of(i) == kind; }, &each);
+    }
+    return taken_ != before;
+  }
 
   /// Not where there is no product: such functions are bound by memory, and the kernels read and write no more. The
   /// library's may (torch's cross entropy on a CPU takes ten times as long), which nothing here knows.
-  bool is_faster(std::size_t i) const {
-    const FormCost& c = costs_[i];
+  bool is_faster(const FormCost& c) const {
     return c.products > 0 && c.library_us + (c.products == 1 ? clearly_us(c) : 0) < c.kernels_us;
   }
 
@@ -185,19 +196,38 @@ class FormChoice {
     return g_.forms[i].call.function + shape_text(shape);
   }
 
-  /// Kinds whose kernels compute other things too; what they save is known by planning only.
-  std::set<std::string> kinds_of_others() const {
-    std::set<std::string> kinds;
-    for (std::size_t i = 0; i < taken_.size() && kinds.size() < kMostKinds; ++i)
-      if (!taken_[i] && !costs_[i].alone && is_faster(i)) kinds.insert(kind_of(i));
-    return kinds;
+  /// Kinds of which planning may find more that are faster, and what one of each costs on average: a kernel that all
+  /// share counts for each in part.
+  std::map<std::string, FormCost> promising_kinds() const {
+    std::map<std::string, std::vector<FormCost>> untaken;
+    for (std::size_t i = 0; i < taken_.size(); ++i)
+      if (!taken_[i]) untaken[kind_of(i)].push_back(costs_[i]);
+    std::map<std::string, FormCost> found;
+    for (const auto& [kind, costs] : untaken) {
+      FormCost each = costs[0];
+      each.library_us = each.kernels_us = 0;
+      for (const FormCost& c : costs) {
+        each.library_us += c.library_us / static_cast<double>(costs.size());
+        each.kernels_us += c.kernels_us / static_cast<double>(costs.size());
+      }
+      const bool any = std::ranges::any_of(costs, [&](const FormCost& c) { return !c.alone && is_faster(c); });
+      if (found.size() < kMostKinds && (any || is_faster(each))) found.emplace(kind, each);
+    }
+    return found;
   }
 
+  /// `each`: what each is said to cost, where they were priced together.
   template <class Wanted>
-  void try_all(Wanted wanted) {
+  void try_all(Wanted wanted, const FormCost* each = nullptr) {
     std::vector<bool> taken = taken_;
-    for (std::size_t i = 0; i < taken.size(); ++i) taken[i] = taken[i] || (wanted(i) && is_faster(i));
-    if (taken == taken_) return;
+    for (std::size_t i = 0; i < taken.size(); ++i) {
+      if (taken[i] || !wanted(i)) continue;
+      taken[i] = true;
+      const FormCost& cost = each == nullptr ? costs_[i] : *each;
+      g_.forms[i].call.library_ns = static_cast<std::int64_t>(cost.library_us * 1e3);
+      g_.forms[i].call.kernels_ns = static_cast<std::int64_t>(cost.kernels_us * 1e3);
+    }
+    if (!tried_.insert(taken).second) return;
     const Graph g = prepared(with_library_calls(g_, taken), options_);
     Counted other = fastest(g, device_, options_, unfused_);
     const bool runs = options_.beyond_executors() || other.runs();
@@ -211,6 +241,7 @@ class FormChoice {
   const PlanOptions& options_;
   const Counted& unfused_;
   std::vector<bool> taken_;
+  std::set<std::vector<bool>> tried_ = {taken_};
   std::vector<FormCost> costs_;
   std::optional<Counted> best_;
 };
