@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import kfusion as kf
+from kfusion import _core
 from kfusion._graph.axes import axes_of
 from kfusion._graph.blocks import Cut
 from sweeps import sweep
@@ -85,3 +86,20 @@ def test_products_are_computed_once():
     first, second = made.parts
     assert set(first.outputs) < set(second.inputs)
     assert made.graph["nodes"][first.outputs[0]]["op"] == "matmul"
+
+
+def test_nodes_behind_one_more_axis():
+    """What each op computes of arrays, it computes of each of several that are one behind another axis."""
+
+    def f(x, i):
+        parts = kf.concatenate([x.T[::-1, 1:], kf.take_along_axis(x.T, i, 1)], 1)
+        return kf.max(parts, 0), kf.sum(parts, axis=None), parts.reshape(3, -1).mean(1, keepdims=True)
+
+    graph = kf.trace(f, kf.spec((4, 3)), kf.spec((3, 2), "int64")).to_dict()
+    graph["nodes"] = [_core.behind_axis(n, 5) for n in graph["nodes"]]
+    rng = np.random.default_rng()
+    x, i = rng.standard_normal((5, 4, 3), np.float32), rng.integers(0, 3, (5, 3, 2))
+    batched = _core.run_graph(_core.Graph.from_dict(graph), [x, i], "f")
+    for k in range(5):
+        for got, want in zip(batched, kf.fuse(f)(x[k], i[k]), strict=True):
+            np.testing.assert_allclose(got[k], want, rtol=1e-6)

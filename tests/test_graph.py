@@ -493,3 +493,22 @@ def test_many_threads_read_one():
     for t in threads:
         t.join()
     assert texts == [str(g)] * 8
+
+
+def test_a_node_is_made_again_of_arguments_like_its_own():
+    of, g = _core.Graph(), _core.Graph()
+    x = of.input("x", (4, 3), "float32")
+    turned, flat = of.transpose(x, (1, 0)), of.reshape(x, (12,))
+    a, whole, flat_a = g.input("a", (5, 3), "float32"), g.input("b", (5, 3), "int32"), g.input("c", (5,), "float32")
+    assert g.shape(g.again(of, turned, [a])) == (3, 5)
+    assert g.shape(g.again(of, flat, [a], (15,))) == (15,)
+    before = len(g)
+    for arguments in ([whole], [flat_a], [], [a, a], [before], [-1]):
+        with pytest.raises(ValueError, match=r"again: arguments must have|no node"):
+            g.again(of, turned, arguments)
+    for shape in ((16,), (5, 3)):
+        with pytest.raises(ValueError, match=r"reshape|again"):
+            g.again(of, flat, [a], shape)
+    with pytest.raises(ValueError, match="no node"):
+        g.again(of, 9, [a])
+    assert len(g) == before

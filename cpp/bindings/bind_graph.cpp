@@ -132,6 +132,19 @@ const Node& node(const Builder& g, NodeId id) {
   throw ValueError("kfusion.Graph: no node " + std::to_string(id));
 }
 
+/// What a node of a graph needs of others than its arguments: shape rules hold for those alone.
+NodeId again(Builder& g, const Builder& from, NodeId id, NodeIds arguments, std::optional<Extents> shape) {
+  Node n = node(from, id);
+  bool is_alike = arguments.size() == n.arguments.size() && (!shape || shape->size() == n.shape.size());
+  for (std::size_t i = 0; is_alike && i < arguments.size(); ++i) {
+    const Node &own = node(from, n.arguments[i]), &other = node(g, arguments[i]);
+    is_alike = own.dtype == other.dtype && own.shape.size() == other.shape.size();
+  }
+  if (!is_alike) throw ValueError("again: arguments must have the dtypes and numbers of axes of the node's own");
+  if (shape) n.shape = std::move(*shape);
+  return g.again(std::move(n), std::move(arguments));
+}
+
 std::string repr(const Builder& g) {
   const auto inputs = std::ranges::count(g.graph().nodes, Op::input, &Node::op);
   return "kfusion.Graph(nodes=" + std::to_string(g.graph().nodes.size()) + ", inputs=" + std::to_string(inputs) +
@@ -400,6 +413,13 @@ outermost name holds. Without one, each call is a stage of its own.
   c.def("end_stage", &Builder::end_stage, "end_stage(self)\n--\n\nEnds what the last begin_stage began.\n");
   c.def("set_source", &Builder::set_source, py::arg("text"),
         "set_source(self, text)\n--\n\nThe source line of stages that do not bring their own.\n");
+  c.def("again", &again, py::arg("graph"), py::arg("id"), py::arg("arguments"), py::arg("shape") = py::none(),
+        R"(again(self, graph, id, arguments, shape=None)
+--
+
+A node of another graph, of other arguments. `shape` are other extents of it, where these do not follow from the
+arguments.
+)");
   c.def("set_outputs", &set_outputs, py::arg("outputs"),
         "set_outputs(self, outputs)\n--\n\nThe results: (name, node) pairs.\n");
 }
@@ -488,6 +508,13 @@ void bind_graph(py::module_& m) {
   graphs::bind_frame(c);
   graphs::bind_reading(c);
   graphs::bind_whole(c);
+  m.def(
+      "behind_axis", [](py::handle n, std::int64_t size) { return node_to_dict(behind_axis(node_from_dict(n), size)); },
+      py::arg("node"), py::arg("size"), R"(behind_axis(node, size)
+--
+
+What a node of to_dict() would be of arguments with one more axis in front, which goes through to its result.
+)");
   m.def("op_table", &graphs::op_rows, "op_table()\n--\n\nThe rows of ops.def, a list of dicts in their order.\n");
 }
 

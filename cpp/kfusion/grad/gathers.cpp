@@ -155,7 +155,7 @@ void Backward::by_cotangents(const GraphBuilder::GradientRule& rule, const NodeI
     if (arguments == node(id).arguments) continue;
     const Stage stage = b_.graph().stages[at(node(id).stage)];
     b_.begin_stage(stage.name, stage.source);
-    again[id] = b_.again(id, std::move(arguments));
+    again[id] = b_.again(node(id), std::move(arguments));
     b_.end_stage();
   }
   enter_stage(rule.results[0]);

@@ -183,6 +183,32 @@ class Rules {
   AxisRule rule_;
 };
 
+/// Attributes of what has one more axis in front.
+struct Behind {
+  Attributes operator()(InputAttributes input) const { return input.strides = {}, input; }
+  Attributes operator()(IotaAttributes iota) const { return ++iota.axis, iota; }
+  Attributes operator()(ReduceAttributes reduce) const {
+    for (int& axis : reduce.axes) ++axis;
+    return reduce.whole = false, reduce;
+  }
+  Attributes operator()(TransposeAttributes transpose) const {
+    AxisList axes = {0};
+    for (const int axis : transpose.axes) axes.push_back(axis + 1);
+    return TransposeAttributes{axes};
+  }
+  Attributes operator()(SliceAttributes slice) const {
+    slice.start.insert(slice.start.begin(), 0);
+    slice.step.insert(slice.step.begin(), 1);
+    return slice;
+  }
+  Attributes operator()(TakeAttributes take) const { return ++take.axis, take; }
+  Attributes operator()(JoinAttributes join) const { return ++join.axis, join; }
+  template <class Others>
+  Attributes operator()(Others others) const {
+    return others;
+  }
+};
+
 class Labelling {
  public:
   explicit Labelling(const Graph& g) : g_(g) {}
@@ -251,6 +277,12 @@ AxisList aligned_axes(const Extents& argument, const Extents& result) {
 }
 
 AxisRule axis_rule(const Graph& g, NodeId n) { return Rules(g, n).run(); }
+
+Node behind_axis(Node n, std::int64_t size) {
+  n.shape.insert(n.shape.begin(), size);
+  n.attributes = std::visit(Behind{}, std::move(n.attributes));
+  return n;
+}
 
 AxisLabels axis_labels(const Graph& g) { return Labelling(g).run(); }
 

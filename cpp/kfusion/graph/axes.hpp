@@ -19,6 +19,10 @@ struct AxisRule {
 
 AxisRule axis_rule(const Graph& g, NodeId n);
 
+/// What n would be of arguments with one more axis in front of theirs, of so many elements, which goes through to its
+/// result. An input lies in C order then.
+Node behind_axis(Node n, std::int64_t size);
+
 /// Where axes of a broadcast argument lie in the result: counted from the last one.
 AxisList aligned_axes(const Extents& argument, const Extents& result);
 

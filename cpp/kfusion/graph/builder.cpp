@@ -486,10 +486,9 @@ const GraphBuilder::GradientRule* GraphBuilder::gradients_of(NodeId result) cons
   return rule < 0 ? nullptr : &rules_[at(rule)];
 }
 
-NodeId GraphBuilder::again(NodeId x, NodeIds arguments) {
-  Node n = argument(Op::reshape, x);
-  n.arguments = std::move(arguments);
-  return add(std::move(n));
+NodeId GraphBuilder::again(Node node, NodeIds arguments) {
+  node.arguments = std::move(arguments);
+  return kind(node.op) == OpKind::kSource ? add_source(std::move(node)) : add(std::move(node));
 }
 
 void GraphBuilder::begin_stage(std::string stage_name, std::string source) {

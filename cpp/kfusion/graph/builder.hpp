@@ -97,8 +97,8 @@ class GraphBuilder {
   void set_gradients(GradientRule rule);
   /// None: those of what computes it.
   const GradientRule* gradients_of(NodeId result) const;
-  /// The node of other arguments, which are like its own.
-  NodeId again(NodeId x, NodeIds arguments);
+  /// A node of a valid graph, of other arguments, which have the dtypes and as many axes as its own.
+  NodeId again(Node node, NodeIds arguments);
 
   /// Until `end_gradients`, what is made of `seeds` is a gradient, as always what is made of a gradient.
   void begin_gradients(NodeIds seeds) { seeds_ = std::move(seeds); }

@@ -282,6 +282,8 @@ py::dict graph_to_dict(const Graph& g) {
   return d;
 }
 
+Node node_from_dict(py::handle object) { return read_node("the node", object); }
+
 Graph graph_from_dict(py::handle object) {
   Fields fields("the graph", object);
   read_integer("the graph's kfusion_graph", fields.take("kfusion_graph"), kSchema, kSchema);

@@ -24,7 +24,7 @@ class BlockFunction:
     def __init__(self, text: str) -> None:
         self.text = text
         self._part, self.__name__ = json.loads(text)
-        self._order = [i for i in range(len(self._part["nodes"])) if i not in self._part["inputs"]]
+        self._nodes = self._part["graph"]["nodes"]
 
     def __reduce__(self) -> Any:
         return BlockFunction, (self.text,)
@@ -36,10 +36,10 @@ class BlockFunction:
         known = {i: tracer.node(b) for i, b in zip(self._part["inputs"], blocks, strict=True)}
 
         def shape(i: int) -> list[int]:
-            n, labels = self._part["nodes"][i], self._part["labels"][i]
+            n, labels = self._nodes[i], self._part["labels"][i]
             return [e if label is None else extents[label] for e, label in zip(n["shape"], labels, strict=True)]
 
-        build(tracer.graph, self._part, self._order, known, shape)
+        build(tracer.graph, self._part["graph"], range(len(self._nodes)), known, shape)
         made = [known[i] for i in self._part["outputs"]]
         for argument, op, axes, keepdims in self._part["states"]:
             made += _state(tracer.graph, known[argument], op, axes, keepdims)
@@ -63,7 +63,7 @@ class BlockFunction:
             if op != "moments":
                 found.append(next(rest))
                 continue
-            n, labels = self._part["nodes"][argument], self._part["labels"][argument]
+            n, labels = self._nodes[argument], self._part["labels"][argument]
             count = math.prod(n["shape"][k] if labels[k] is None else extents[labels[k]] for k in axes)
             found.append((count, next(rest), next(rest)))
         return found

@@ -221,8 +221,12 @@ class Cut:
         place = {node: k for k, node in enumerate(kept)}
         stages = sorted({self._nodes[i]["stage"] for i in nodes if self._nodes[i]["stage"] is not None})
         return {
-            "nodes": [self._moved(i, place, stages, is_input=i in part.inputs) for i in kept],
-            "stages": [self.graph["stages"][s] for s in stages],
+            "graph": {
+                "kfusion_graph": 1,
+                "nodes": [self._moved(i, place, stages, is_input=i in part.inputs) for i in kept],
+                "stages": [self.graph["stages"][s] for s in stages],
+                "outputs": [],
+            },
             "inputs": [place[i] for i in part.inputs],
             "outputs": [place[i] for i in part.outputs],
             "states": [[place[self.joins[s].argument], *self._state(s)] for s in part.states],
@@ -232,7 +236,9 @@ class Cut:
     def _moved(self, i: int, place: Mapping[int, int], stages: Sequence[int], *, is_input: bool) -> dict[str, Any]:
         n = self._nodes[i]
         if is_input:
-            return {"op": "input", "name": n.get("name", f"v{i}"), "shape": n["shape"], "stage": None, "arguments": []}
+            made = {key: n[key] for key in ("dtype", "shape", "library", "device")}
+            made |= {"op": "input", "arguments": [], "stage": None, "captured": False, "strides": []}
+            return made | {"name": n.get("name", f"v{i}")}
         stage = None if n["stage"] is None else stages.index(n["stage"])
         return {**n, "arguments": [place[a] for a in n["arguments"]], "stage": stage}
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .nodes import SOURCES, Node, Nodes
+from .. import _core
+from .nodes import Node, Nodes
 
 
 class _Batch(Nodes):
@@ -74,52 +75,20 @@ def _batched(b: _Batch, node: Node) -> int:
     rule = _RULES.get(node["op"])
     if rule is not None:
         return rule(b, node)
-    if "axes" in node:
-        return _reduction(b, node)
-    if node["op"] in SOURCES or node["op"] in ("library_call", "library_result", "partial_sums"):
+    if node["op"] in ("library_call", "library_result", "partial_sums"):
         raise NotImplementedError(f"kfusion: {node['op']} has no batching rule")
-    return _map(b, node)
+    return _behind(b, node)
 
 
-def _input(b: _Batch, node: Node) -> int:
-    b.nodes.append(node | {"shape": b.outer(node)})
+def _behind(b: _Batch, node: Node) -> int:
+    """The op itself. Arguments that broadcast need no axis, others of several do."""
+    if node["op"] in ("concatenate", "take_along_axis"):
+        arguments = [b.with_axis(a, node) for a in node["arguments"]]
+    else:
+        broadcasts = node["op"] == "broadcast" or len(node["arguments"]) > 1
+        arguments = [b.aligned(a, len(node["shape"]) if broadcasts else 0, node) for a in node["arguments"]]
+    b.nodes.append(_core.behind_axis(node, b.size) | {"arguments": arguments})
     return len(b.nodes) - 1
-
-
-def _map(b: _Batch, node: Node) -> int:
-    """Elementwise: arguments with fewer axes broadcast."""
-    arguments = [b.aligned(a, len(node["shape"]), node) for a in node["arguments"]]
-    b.nodes.append(node | {"arguments": arguments, "shape": b.outer(node)})
-    return len(b.nodes) - 1
-
-
-def _reduction(b: _Batch, node: Node) -> int:
-    axes = [a + 1 for a in node["axes"]]
-    b.nodes.append(node | {"arguments": b.arguments(node), "shape": b.outer(node), "axes": axes, "whole": False})
-    return len(b.nodes) - 1
-
-
-def _transpose(b: _Batch, node: Node) -> int:
-    return b.transposed(b.made[node["arguments"][0]], [0, *(a + 1 for a in node["axes"])], node)
-
-
-def _reshape(b: _Batch, node: Node) -> int:
-    return b.add("reshape", b.arguments(node), b.outer(node), node)
-
-
-def _slice(b: _Batch, node: Node) -> int:
-    start, step = [0, *node["start"]], [1, *node["step"]]
-    return b.add("slice", b.arguments(node), b.outer(node), node, start=start, step=step)
-
-
-def _broadcast(b: _Batch, node: Node) -> int:
-    x = b.aligned(node["arguments"][0], len(node["shape"]), node)
-    return b.add("broadcast", [x], b.outer(node), node)
-
-
-def _concatenate(b: _Batch, node: Node) -> int:
-    parts = [b.with_axis(a, node) for a in node["arguments"]]
-    return b.add("concatenate", parts, b.outer(node), node, axis=node["axis"] + 1)
 
 
 def _matmul(b: _Batch, node: Node) -> int:
@@ -182,21 +151,8 @@ def _take(b: _Batch, node: Node) -> int:
     return b.reshaped(b.add("take_along_axis", [table, positions], shape, node, axis=2, **how), b.outer(node), node)
 
 
-def _take_along_axis(b: _Batch, node: Node) -> int:
-    both = [b.with_axis(a, node) for a in node["arguments"]]
-    how = {"nonnegative": node["nonnegative"]}
-    return b.add("take_along_axis", both, b.outer(node), node, axis=node["axis"] + 1, **how)
-
-
 _RULES: dict[str, Callable[[_Batch, Node], int]] = {
-    "input": _input,
-    "transpose": _transpose,
-    "reshape": _reshape,
-    "slice": _slice,
-    "broadcast": _broadcast,
-    "concatenate": _concatenate,
     "matmul": _matmul,
     "conv2d": _conv2d,
     "take": _take,
-    "take_along_axis": _take_along_axis,
 }

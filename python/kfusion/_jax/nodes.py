@@ -8,7 +8,6 @@ from typing import Any
 from .. import _core
 
 Node = dict[str, Any]
-SOURCES = ("input", "constant", "iota")
 
 
 class Nodes:
