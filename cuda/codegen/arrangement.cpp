@@ -260,7 +260,7 @@ Form form_of(const Kernel& k) {
 /// Vectors of a table begin where those of rows do, whatever its position, and have no more bytes.
 Addressing table_addressing(const Arrangement& a, const Table& t, bool aligned) {
   if (a.width * static_cast<std::int64_t>(item_bytes(t.from.dtype)) > kVectorBytes) return Addressing::kElements;
-  if (a.width == 1 || a.framed() || a.spans || a.form == Form::kColumns || t.step % a.width != 0)
+  if (a.width == 1 || a.framed() || a.spans || a.form == Form::kColumns || t.stride % a.width != 0)
     return Addressing::kElements;
   const Addressing addressing = addressing_of(a, t.from, a.width, aligned);
   return addressing == Addressing::kDense || addressing == Addressing::kVector ? addressing : Addressing::kElements;

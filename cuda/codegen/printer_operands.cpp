@@ -48,7 +48,7 @@ void Printer::declare_parameters(ParameterList& parameters) {
     parameters.load(tables_[i], t.from, static_cast<int>(k_.loads.size() + i));
     declare_strides(parameters, tables_[i], t.from, Addressing::kElements);
     parameters.number("i64", "positions_of_" + tables_[i], t.positions.extent);
-    parameters.number("i64", "step_of_" + tables_[i], t.step);
+    parameters.number("i64", "step_of_" + tables_[i], t.stride);
   }
   for (std::size_t i = 0; i < k_.stores.size(); ++i) {
     parameters.store(stores_[i], k_.stores[i].to, static_cast<int>(i));

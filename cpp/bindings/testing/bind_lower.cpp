@@ -57,7 +57,7 @@ py::dict to_dict(const Operand& o) {
 
 py::dict to_dict(const Table& t) {
   py::dict d = to_dict(t.from);
-  d["step"] = t.step;
+  d["step"] = t.stride;
   d["positions"] = t.positions.extent;
   d["nonnegative"] = t.positions.nonnegative;
   return d;

@@ -69,7 +69,7 @@ void Addresses::next(const Nest& n, int axis) {
   });
 }
 
-Number Addresses::step(const Place& p) const {
+Number Addresses::stride(const Place& p) const {
   return p.reach == Reach::kDense ? Number(p.item) : integer(form_.stride(p, form_.axes - 1));
 }
 

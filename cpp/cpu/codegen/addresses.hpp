@@ -24,7 +24,7 @@ class Addresses {
   void begin_run() { begin(runs_, row_); }
   Pointer row(const Place& p) const { return {row_[number(p)]}; }
   Number first_number(const Place& iota) const { return Number(row_[number(iota)]); }
-  /// Where a copy of it lies (Place::staged): of a table, its numbers.
+  /// Where a copy of it lies (Place::copied): of a table, its numbers.
   void lies_at(const Place& p, const Pointer& copy) { (p.is_table ? numbers_ : row_)[number(p)] = copy.name; }
   Pointer numbers(const Place& table) const { return {numbers_[number(table)]}; }
   Pointer base(const Place& p) const { return {base_[number(p)]}; }
@@ -37,7 +37,7 @@ class Addresses {
   const Pointer& field(Field f) const { return fields_[static_cast<std::size_t>(f)]; }
   Number integer(int index) const { return number_at(field(Field::kIntegers), index); }
   /// Along the run.
-  Number step(const Place& p) const;
+  Number stride(const Place& p) const;
   /// Runs of a row.
   Number runs() const;
 

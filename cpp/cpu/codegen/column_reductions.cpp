@@ -3,29 +3,29 @@
 namespace kfusion::cpu::ir {
 namespace {
 
-Pointer place_of(const Pointer& array, DType held, const Part& part, int j) {
+Pointer place_of(const Pointer& array, DType held, const Window& window, int j) {
   const auto item = static_cast<std::int64_t>(item_bytes(held));
-  return array + (part.first + std::int64_t{text().lanes()} * j) * item;
+  return array + (window.first + std::int64_t{text().lanes()} * j) * item;
 }
 
 }  // namespace
 
-std::string ColumnAccumulators::loaded(const Pointer& array, DType held, const Part& part, int j) const {
+std::string ColumnAccumulators::loaded(const Pointer& array, DType held, const Window& window, int j) const {
   const std::string raw =
-      emit("load " + vector_of(memory_type(held)) + ", ptr " + place_of(array, held, part, j).name + ", align 1");
+      emit("load " + vector_of(memory_type(held)) + ", ptr " + place_of(array, held, window, j).name + ", align 1");
   return widen({raw, held, true}, held).name;
 }
 
 /// Other registers may have what lies behind a part of one.
-void ColumnAccumulators::save(const std::string& mine, const Pointer& array, DType held, const Part& part,
+void ColumnAccumulators::save(const std::string& mine, const Pointer& array, DType held, const Window& window,
                               int j) const {
   const std::string type = vector_of(compute_type(held));
   std::string all = mine;
-  if (part.count)
-    all = emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + type + " " + mine + ", " + type + " " +
-               loaded(array, held, part, j));
+  if (window.count)
+    all = emit("select " + vector_of("i1") + " " + mask_of(*window.count) + ", " + type + " " + mine + ", " + type +
+               " " + loaded(array, held, window, j));
   text().line("store " + vector_of(memory_type(held)) + " " + narrow({all, held, true}, held).name + ", ptr " +
-              place_of(array, held, part, j).name + ", align 1");
+              place_of(array, held, window, j).name + ", align 1");
 }
 
 void ColumnReduction::begin(Carry& carry, const Addresses&, int registers) {
@@ -50,21 +50,21 @@ std::vector<Value> ColumnReduction::finish(const Carry& carry, int registers, co
   return values;
 }
 
-void ColumnReduction::load(Carry& carry, const ColumnArrays& arrays, const Part& part) const {
+void ColumnReduction::load(Carry& carry, const ColumnArrays& arrays, const Window& window) const {
   const Pointer from = array(arrays);
-  for (int j = 0; j < part.registers; ++j) accumulator(carry, j) = loaded(from, held_, part, j);
+  for (int j = 0; j < window.registers; ++j) accumulator(carry, j) = loaded(from, held_, window, j);
 }
 
-void ColumnReduction::save(const Carry& carry, const ColumnArrays& arrays, const Part& part) const {
+void ColumnReduction::save(const Carry& carry, const ColumnArrays& arrays, const Window& window) const {
   const Pointer to = array(arrays);
-  for (int j = 0; j < part.registers; ++j)
-    ColumnAccumulators::save(carry[first_ + static_cast<std::size_t>(j)].name, to, held_, part, j);
+  for (int j = 0; j < window.registers; ++j)
+    ColumnAccumulators::save(carry[first_ + static_cast<std::size_t>(j)].name, to, held_, window, j);
 }
 
-void ColumnReduction::join(Carry& carry, const ColumnArrays& arrays, const Part& part) const {
+void ColumnReduction::join(Carry& carry, const ColumnArrays& arrays, const Window& window) const {
   const Pointer from = array(arrays);
-  for (int j = 0; j < part.registers; ++j)
-    accumulator(carry, j) = combine(accumulator(carry, j), loaded(from, held_, part, j));
+  for (int j = 0; j < window.registers; ++j)
+    accumulator(carry, j) = combine(accumulator(carry, j), loaded(from, held_, window, j));
 }
 
 }  // namespace kfusion::cpu::ir

@@ -27,15 +27,15 @@ class ColumnAccumulators : public Reduction {
   virtual void merge(Carry&, const Carry&, std::size_t) const {}
   virtual std::vector<Value> finish(const Carry& carry, int registers, const Number& rows) const = 0;
 
-  virtual void load(Carry& carry, const ColumnArrays& arrays, const Part& part) const = 0;
-  virtual void save(const Carry& carry, const ColumnArrays& arrays, const Part& part) const = 0;
+  virtual void load(Carry& carry, const ColumnArrays& arrays, const Window& window) const = 0;
+  virtual void save(const Carry& carry, const ColumnArrays& arrays, const Window& window) const = 0;
   /// Takes those of later rows, too.
-  virtual void join(Carry& carry, const ColumnArrays& arrays, const Part& part) const = 0;
+  virtual void join(Carry& carry, const ColumnArrays& arrays, const Window& window) const = 0;
 
  protected:
   /// A register of accumulators of a type in memory.
-  std::string loaded(const Pointer& array, DType held, const Part& part, int j) const;
-  void save(const std::string& mine, const Pointer& array, DType held, const Part& part, int j) const;
+  std::string loaded(const Pointer& array, DType held, const Window& window, int j) const;
+  void save(const std::string& mine, const Pointer& array, DType held, const Window& window, int j) const;
 };
 
 class ColumnReduction : public ColumnAccumulators {
@@ -47,9 +47,9 @@ class ColumnReduction : public ColumnAccumulators {
   std::vector<Value> finish(const Carry& carry, int registers, const Number& rows) const override;
   bool merges() const override { return true; }
   void merge(Carry& carry, const Carry& others, std::size_t first) const override;
-  void load(Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
-  void save(const Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
-  void join(Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
+  void load(Carry& carry, const ColumnArrays& arrays, const Window& window) const override;
+  void save(const Carry& carry, const ColumnArrays& arrays, const Window& window) const override;
+  void join(Carry& carry, const ColumnArrays& arrays, const Window& window) const override;
 
  private:
   std::string& accumulator(Carry& carry, int j) const { return carry[first_ + static_cast<std::size_t>(j)].name; }

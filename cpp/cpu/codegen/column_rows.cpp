@@ -41,30 +41,30 @@ void ColumnRows::begin(const Number& count) {
 Number ColumnRows::transpose(const Place& p) {
   const auto before = static_cast<std::int64_t>(plan_.kept.size() + transposed_.size());
   transposed_.emplace_back(form_, at_, p, at_.field(Field::kScratch) + count_ * (before * tile_ * kLaneBytes), count_);
-  return transposed_.back().step();
+  return transposed_.back().row_bytes();
 }
 
 /// `count` rows of a sweep from where the addresses are, one after the other. `row`: from the first of the tile's.
-void ColumnRows::take(int sweep, const Part& part, const Number& row, const Number& count, Carry& carry,
+void ColumnRows::take(int sweep, const Window& window, const Number& row, const Number& count, Carry& carry,
                       bool past_caches) {
   const Addresses::Here here = at_.here();
   const std::size_t each = carry.size();
   const int chains = chains_of(sweep);
   for (int c = 1; c < chains; ++c) {
     Carry more;
-    for (const auto& r : reductions_[at_place(sweep)]) r->begin(more, at_, part.registers);
+    for (const auto& r : reductions_[at_place(sweep)]) r->begin(more, at_, window.registers);
     carry.insert(carry.end(), more.begin(), more.end());
   }
   push_rows(row, carry);
   if (count.is(1)) {
-    next_row(sweep, part, carry, each, 0, past_caches);
+    next_row(sweep, window, carry, each, 0, past_caches);
     carry.resize(each);
     return at_.return_to(here);
   }
   Number rest = 0;
   if (chains > 1) {
     rest = for_each(0, count, chains, carry, [&](const Number&) {
-      for (int c = 0; c < chains; ++c) next_row(sweep, part, carry, each, c * each, past_caches);
+      for (int c = 0; c < chains; ++c) next_row(sweep, window, carry, each, c * each, past_caches);
     });
     Carry all(carry.begin(), carry.begin() + static_cast<std::ptrdiff_t>(each));
     for (int c = 1; c < chains; ++c)
@@ -72,7 +72,7 @@ void ColumnRows::take(int sweep, const Part& part, const Number& row, const Numb
     all.insert(all.end(), carry.begin() + static_cast<std::ptrdiff_t>(chains * each), carry.end());
     carry = std::move(all);
   }
-  for_each(rest, count, 1, carry, [&](const Number&) { next_row(sweep, part, carry, each, 0, past_caches); });
+  for_each(rest, count, 1, carry, [&](const Number&) { next_row(sweep, window, carry, each, 0, past_caches); });
   carry.resize(each);
   at_.return_to(here);
 }
@@ -94,7 +94,7 @@ void ColumnRows::push_rows(const Number& row, Carry& carry) const {
 }
 
 /// Takes a row into the accumulators that begin at `first`, `each` of them, and goes on.
-void ColumnRows::next_row(int sweep, const Part& part, Carry& carry, std::size_t each, std::size_t first,
+void ColumnRows::next_row(int sweep, const Window& window, Carry& carry, std::size_t each, std::size_t first,
                           bool past_caches) {
   std::size_t at = carry.size() - moving_.size() - plan_.kept.size();
   const std::size_t rows = at;
@@ -103,7 +103,7 @@ void ColumnRows::next_row(int sweep, const Part& part, Carry& carry, std::size_t
   for (std::size_t k = 0; k < plan_.kept.size(); ++k) kept_rows_.push_back({carry[at++].name});
   const auto begin = carry.begin() + static_cast<std::ptrdiff_t>(first);
   Carry mine(begin, begin + static_cast<std::ptrdiff_t>(each));
-  row_of_columns(sweep, part, mine, past_caches);
+  row_of_columns(sweep, window, mine, past_caches);
   std::ranges::copy(mine, begin);
   at = rows;
   for (const Moving& m : moving_) {
@@ -114,7 +114,7 @@ void ColumnRows::next_row(int sweep, const Part& part, Carry& carry, std::size_t
     carry[at].name = (Pointer{carry[at].name} + tile_ * kept_item(k)).name;
 }
 
-void ColumnRows::row_of_columns(int sweep, const Part& part, Carry& carry, bool past_caches) {
+void ColumnRows::row_of_columns(int sweep, const Window& window, Carry& carry, bool past_caches) {
   const Sweep& s = plan_.sweeps[at_place(sweep)];
   const auto kept_row = [&](int step) {
     return kept_rows_[at_place(std::ranges::find(plan_.kept, step) - plan_.kept.begin())];
@@ -125,15 +125,15 @@ void ColumnRows::row_of_columns(int sweep, const Part& part, Carry& carry, bool 
         return true;
     return false;
   };
-  const Part of_tile{0, part.registers, part.count};
+  const Window of_tile{0, window.registers, window.count};
   for (const int step : plan_.kept)
-    if (is_before(step)) elements_.find_kept(step, kept_row(step) + (Number(0) - part.first * item_of(step)));
+    if (is_before(step)) elements_.find_kept(step, kept_row(step) + (Number(0) - window.first * item_of(step)));
   elements_.compute_run(s.wanted);
-  elements_.compute(s.wanted, part);
-  if (sweep == 0 && !part.count) fetch_ahead(part);
-  for (const auto& r : reductions_[at_place(sweep)]) r->take(carry, elements_, at_, part.registers);
+  elements_.compute(s.wanted, window);
+  if (sweep == 0 && !window.count) fetch_ahead(window);
+  for (const auto& r : reductions_[at_place(sweep)]) r->take(carry, elements_, at_, window.registers);
   for (const int step : s.keeps) elements_.keep(step, kept_row(step), of_tile);
-  for (const int t : s.stores) store(t, part, past_caches);
+  for (const int t : s.stores) store(t, window, past_caches);
 }
 
 /// Where to fetch these columns of the rows that are read at once next. Row by row: some rows ahead; where a block's
@@ -150,18 +150,18 @@ ColumnRows::Fetched ColumnRows::fetched(const Moving& m) const {
           choose(rows == 0, m.step - bytes + kBytesAhead, rows * m.step)};
 }
 
-void ColumnRows::fetch_ahead(const Part& part) const {
+void ColumnRows::fetch_ahead(const Window& window) const {
   for (const Fetched& f : fetched_) {
-    const Number ahead = choose(part.first < f.limit, f.ahead, f.ahead_of_last);
-    const Pointer next = at_.row(*f.place) + (part.first * f.place->item + ahead);
-    for (std::int64_t line = 0; line < std::int64_t{form_.lanes} * part.registers * f.place->item; line += kLine)
+    const Number ahead = choose(window.first < f.limit, f.ahead, f.ahead_of_last);
+    const Pointer next = at_.row(*f.place) + (window.first * f.place->item + ahead);
+    for (std::int64_t line = 0; line < std::int64_t{form_.lanes} * window.registers * f.place->item; line += kLine)
       prefetch(next + line, form_.row_by_row ? Fetch::kNear : Fetch::kFar);
   }
 }
 
-void ColumnRows::store(int t, const Part& part, bool past_caches) {
+void ColumnRows::store(int t, const Window& window, bool past_caches) {
   const Store& store = form_.kernel.stores[at_place(t)];
-  elements_.store(form_.stores[at_place(t)], store.to.dtype, store.step, part, past_caches);
+  elements_.store(form_.stores[at_place(t)], store.to.dtype, store.step, window, past_caches);
 }
 
 }  // namespace kfusion::cpu::ir

@@ -16,8 +16,8 @@ class ColumnRows {
   /// Before the first loop, of groups of so many rows.
   void begin(const Number& count);
   /// `count` rows of a sweep from where the addresses are. `row`: from the first of the tile's.
-  void take(int sweep, const Part& part, const Number& row, const Number& count, Carry& carry, bool past_caches);
-  void store(int t, const Part& part, bool past_caches);
+  void take(int sweep, const Window& window, const Number& row, const Number& count, Carry& carry, bool past_caches);
+  void store(int t, const Window& window, bool past_caches);
 
   using Accumulators = std::vector<std::unique_ptr<ColumnAccumulators>>;
   const Accumulators& reductions(int sweep) const { return reductions_[static_cast<std::size_t>(sweep)]; }
@@ -41,10 +41,10 @@ class ColumnRows {
   Number transpose(const Place& p);
   int chains_of(int sweep) const;
   void push_rows(const Number& row, Carry& carry) const;
-  void next_row(int sweep, const Part& part, Carry& carry, std::size_t each, std::size_t first, bool past_caches);
-  void row_of_columns(int sweep, const Part& part, Carry& carry, bool past_caches);
+  void next_row(int sweep, const Window& window, Carry& carry, std::size_t each, std::size_t first, bool past_caches);
+  void row_of_columns(int sweep, const Window& window, Carry& carry, bool past_caches);
   Fetched fetched(const Moving& m) const;
-  void fetch_ahead(const Part& part) const;
+  void fetch_ahead(const Window& window) const;
 
   const Form& form_;
   Addresses& at_;

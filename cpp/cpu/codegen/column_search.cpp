@@ -38,12 +38,12 @@ bool counts_rows(const Kernel& k, const Step& place) {
   if (place.kind != StepKind::kIota) return false;
   const Operand& o = k.iotas[static_cast<std::size_t>(place.index)];
   if (std::ranges::any_of(o.kept, [](std::int64_t s) { return s != 0; })) return false;
-  std::int64_t span = 0;  // of the axes within
+  std::int64_t within = 0;  // of the axes within
   for (std::size_t a = k.reduced.size(); a-- > 0;) {
-    if (k.reduced[a] > 1 && o.reduced[a] < span) return false;
-    span += o.reduced[a] * (k.reduced[a] - 1);
+    if (k.reduced[a] > 1 && o.reduced[a] < within) return false;
+    within += o.reduced[a] * (k.reduced[a] - 1);
   }
-  return o.offset >= 0 && o.offset + span < std::numeric_limits<std::int32_t>::max();
+  return o.offset >= 0 && o.offset + within < std::numeric_limits<std::int32_t>::max();
 }
 
 bool is_taken(const Kernel& k, const Search& search) {
@@ -126,27 +126,27 @@ Pointer ColumnSearch::extremes(const ColumnArrays& arrays) const {
   return arrays(step(), static_cast<std::int64_t>(item_bytes(from_)));
 }
 
-void ColumnSearch::load(Carry& carry, const ColumnArrays& arrays, const Part& part) const {
+void ColumnSearch::load(Carry& carry, const ColumnArrays& arrays, const Window& window) const {
   const Pointer best = extremes(arrays), where = positions(arrays);
-  for (int j = 0; j < part.registers; ++j) {
-    extreme(carry, j) = loaded(best, from_, part, j);
-    found(carry, j) = loaded(where, DType::kInt32, part, j);
+  for (int j = 0; j < window.registers; ++j) {
+    extreme(carry, j) = loaded(best, from_, window, j);
+    found(carry, j) = loaded(where, DType::kInt32, window, j);
   }
 }
 
-void ColumnSearch::save(const Carry& carry, const ColumnArrays& arrays, const Part& part) const {
+void ColumnSearch::save(const Carry& carry, const ColumnArrays& arrays, const Window& window) const {
   const Pointer best = extremes(arrays), where = positions(arrays);
-  for (int j = 0; j < part.registers; ++j) {
+  for (int j = 0; j < window.registers; ++j) {
     const std::size_t at = first_ + 2 * static_cast<std::size_t>(j);
-    ColumnAccumulators::save(carry[at].name, best, from_, part, j);
-    ColumnAccumulators::save(carry[at + 1].name, where, DType::kInt32, part, j);
+    ColumnAccumulators::save(carry[at].name, best, from_, window, j);
+    ColumnAccumulators::save(carry[at + 1].name, where, DType::kInt32, window, j);
   }
 }
 
-void ColumnSearch::join(Carry& carry, const ColumnArrays& arrays, const Part& part) const {
+void ColumnSearch::join(Carry& carry, const ColumnArrays& arrays, const Window& window) const {
   const Pointer best = extremes(arrays), where = positions(arrays);
-  for (int j = 0; j < part.registers; ++j)
-    take(carry, j, loaded(best, from_, part, j), loaded(where, DType::kInt32, part, j));
+  for (int j = 0; j < window.registers; ++j)
+    take(carry, j, loaded(best, from_, window, j), loaded(where, DType::kInt32, window, j));
 }
 
 }  // namespace kfusion::cpu::ir

@@ -20,9 +20,9 @@ class ColumnSearch : public ColumnAccumulators {
   void begin(Carry& carry, const Addresses& at, int registers) override;
   void take(Carry& carry, const Elements& elements, const Addresses& at, int registers) const override;
   std::vector<Value> finish(const Carry& carry, int registers, const Number& rows) const override;
-  void load(Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
-  void save(const Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
-  void join(Carry& carry, const ColumnArrays& arrays, const Part& part) const override;
+  void load(Carry& carry, const ColumnArrays& arrays, const Window& window) const override;
+  void save(const Carry& carry, const ColumnArrays& arrays, const Window& window) const override;
+  void join(Carry& carry, const ColumnArrays& arrays, const Window& window) const override;
 
  private:
   std::string position(const Addresses& at) const;

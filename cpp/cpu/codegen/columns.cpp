@@ -67,37 +67,37 @@ class ColumnsText {
       begin_group();
       Carry nothing;
       walk(form_, begin_, end_, aligned(form_.stores), nothing,
-           [&](const Part& part, bool past_caches) { tile(part, past_caches); });
+           [&](const Window& window, bool past_caches) { tile(window, past_caches); });
       at_.next_row();
     });
   }
 
-  void tile(const Part& part, bool past_caches) {
+  void tile(const Window& window, bool past_caches) {
     elements_.forget_columns();
     elements_.find_none();
     const Addresses::Here here = at_.here();
     for (const Transposed& t : rows_.transposed()) {
-      if (!t.place().stored) t.bring(part);
-      at_.set_row(t.place(), t.row(part).name);
+      if (!t.place().stored) t.bring(window);
+      at_.set_row(t.place(), t.row(window).name);
     }
     for (int i = 0; i < std::ssize(plan_.sweeps); ++i) {
       const Sweep& s = plan_.sweeps[s_(i)];
       if (s.wanted.empty()) continue;
-      elements_.compute_columns(s.wanted, part);
+      elements_.compute_columns(s.wanted, window);
       Carry carry;
-      for (const auto& r : rows_.reductions(i)) r->begin(carry, at_, part.registers);
+      for (const auto& r : rows_.reductions(i)) r->begin(carry, at_, window.registers);
       if (has_runs())
         runs(0, count_, inner_, carry,
-             [&](const Number& row, const Number& count) { rows_.take(i, part, row, count, carry, past_caches); });
+             [&](const Number& row, const Number& count) { rows_.take(i, window, row, count, carry, past_caches); });
       else
-        rows_.take(i, part, 0, count_, carry, past_caches);
+        rows_.take(i, window, 0, count_, carry, past_caches);
       for (const auto& r : rows_.reductions(i))
-        elements_.give_columns(r->result(), r->finish(carry, part.registers, count_));
+        elements_.give_columns(r->result(), r->finish(carry, window.registers, count_));
     }
     at_.return_to(here);
     for (const Transposed& t : rows_.transposed())
-      if (t.place().stored) t.take_back(part);
-    store_columns(part);
+      if (t.place().stored) t.take_back(window);
+    store_columns(window);
   }
 
   // ---- in phases ----
@@ -152,19 +152,19 @@ class ColumnsText {
     Carry nothing;
     runs(told(ColumnNumber::kFirstRow), told(ColumnNumber::kLastRow), at_once, nothing,
          [&](const Number& row, const Number& count) {
-           walk(form_, begin_, end_, from, nothing, [&](const Part& part, bool past_caches) {
+           walk(form_, begin_, end_, from, nothing, [&](const Window& window, bool past_caches) {
              find_held(sweep);
-             elements_.compute_columns(s.wanted, part);
+             elements_.compute_columns(s.wanted, window);
              Carry carry;
-             for (const auto& r : rows_.reductions(sweep)) r->begin(carry, at_, part.registers);
+             for (const auto& r : rows_.reductions(sweep)) r->begin(carry, at_, window.registers);
              if (!carry.empty())
                when(
                    row == begun, carry, [] {},
                    [&] {
-                     for (const auto& r : rows_.reductions(sweep)) r->load(carry, arrays(part_at), part);
+                     for (const auto& r : rows_.reductions(sweep)) r->load(carry, arrays(part_at), window);
                    });
-             rows_.take(sweep, part, 0, count, carry, past_caches);
-             for (const auto& r : rows_.reductions(sweep)) r->save(carry, arrays(part_at), part);
+             rows_.take(sweep, window, 0, count, carry, past_caches);
+             for (const auto& r : rows_.reductions(sweep)) r->save(carry, arrays(part_at), window);
            });
          });
   }
@@ -172,33 +172,33 @@ class ColumnsText {
   void values(int ready) {
     const std::vector<int> leaves = plan_.held_after(form_, ready);
     Carry nothing;
-    walk(form_, begin_, end_, std::nullopt, nothing, [&](const Part& part, bool) {
+    walk(form_, begin_, end_, std::nullopt, nothing, [&](const Window& window, bool) {
       find_held(ready - 1);
       if (ready > 0) {
-        for (const auto& r : rows_.reductions(ready - 1)) elements_.give_columns(r->result(), joined(*r, part));
+        for (const auto& r : rows_.reductions(ready - 1)) elements_.give_columns(r->result(), joined(*r, window));
       }
-      elements_.compute_columns(leaves, part);
-      for (const int s : leaves) elements_.keep(s, held_array(s), part);
-      if (ready == std::ssize(plan_.sweeps)) store_columns(part);
+      elements_.compute_columns(leaves, window);
+      for (const int s : leaves) elements_.keep(s, held_array(s), window);
+      if (ready == std::ssize(plan_.sweeps)) store_columns(window);
     });
   }
 
-  std::vector<Value> joined(ColumnAccumulators& r, const Part& part) const {
+  std::vector<Value> joined(ColumnAccumulators& r, const Window& window) const {
     const Number first = told(ColumnNumber::kFirstPart), bytes = told(ColumnNumber::kPartBytes);
     Carry carry;
-    r.begin(carry, at_, part.registers);
+    r.begin(carry, at_, window.registers);
     if (form_.together == 1) {
-      r.load(carry, arrays(first), part);
+      r.load(carry, arrays(first), window);
       for_each(1, told(ColumnNumber::kParts), 1, carry,
-               [&](const Number& k) { r.join(carry, arrays(first + bytes * k), part); });
+               [&](const Number& k) { r.join(carry, arrays(first + bytes * k), window); });
     } else {
       for_each(0, told(ColumnNumber::kParts), 1, carry, [&](const Number& k) {
         for_each(0, told(ColumnNumber::kTogether), 1, carry, [&](const Number& row) {
-          r.join(carry, arrays(first + bytes * k, row * told(ColumnNumber::kColumns)), part);
+          r.join(carry, arrays(first + bytes * k, row * told(ColumnNumber::kColumns)), window);
         });
       });
     }
-    return r.finish(carry, part.registers, count_);
+    return r.finish(carry, window.registers, count_);
   }
 
   // ---- both ----
@@ -213,13 +213,13 @@ class ColumnsText {
   }
 
   /// What is stored once for all rows.
-  void store_columns(const Part& part) {
+  void store_columns(const Window& window) {
     std::vector<int> wanted;
     for (int t = 0; t < std::ssize(form_.stores); ++t)
       if (form_.schedule().stored[s_(t)] < 0) wanted.push_back(form_.kernel.stores[s_(t)].step);
-    elements_.compute_columns(wanted, part);
+    elements_.compute_columns(wanted, window);
     for (int t = 0; t < std::ssize(form_.stores); ++t)
-      if (form_.schedule().stored[s_(t)] < 0) rows_.store(t, part, false);
+      if (form_.schedule().stored[s_(t)] < 0) rows_.store(t, window, false);
   }
 
   const Form& form_;

@@ -26,8 +26,8 @@ bool keeps_relative_error(const Step& s, const Step& argument) {
 
 }  // namespace
 
-std::string staged_numbers(const Pointer& numbers, const Part& part, int j) {
-  const Pointer at = numbers + (part.first + std::int64_t{text().lanes()} * j) * 8;
+std::string copied_numbers(const Pointer& numbers, const Window& window, int j) {
+  const Pointer at = numbers + (window.first + std::int64_t{text().lanes()} * j) * 8;
   return emit("load " + integers() + ", ptr " + at.name + ", align 1");
 }
 
@@ -125,12 +125,12 @@ void Elements::compute_numbers(Reach reach, int sweep) {
   }
 }
 
-void Elements::compute_columns(const std::vector<int>& wanted, const Part& part) {
+void Elements::compute_columns(const std::vector<int>& wanted, const Window& window) {
   const std::vector<bool> needed = needed_for(wanted);
   for (int s = 0; s < std::ssize(needed); ++s)
     if (needed[static_cast<std::size_t>(s)] && form_.is_vector(s) && !form_.along(s) &&
         !given_[static_cast<std::size_t>(s)])
-      give_columns(s, registers_of(s, part));
+      give_columns(s, registers_of(s, window));
 }
 
 void Elements::give_columns(int s, std::vector<Value> registers) {
@@ -175,44 +175,44 @@ void Elements::compute_run(const std::vector<int>& wanted) {
     if (needed[static_cast<std::size_t>(s)] && form_.reach(s) == Reach::kOfRun) compute_number(s);
 }
 
-void Elements::compute(const std::vector<int>& wanted, const Part& part) {
+void Elements::compute(const std::vector<int>& wanted, const Window& window) {
   const std::vector<bool> needed = needed_for(wanted);
   for (int s = 0; s < std::ssize(needed); ++s)
     if (needed[static_cast<std::size_t>(s)] && !given_[static_cast<std::size_t>(s)] && form_.is_vector(s))
-      values_[static_cast<std::size_t>(s)] = registers_of(s, part);
+      values_[static_cast<std::size_t>(s)] = registers_of(s, window);
 }
 
-std::vector<Value> Elements::registers_of(int s, const Part& part) {
+std::vector<Value> Elements::registers_of(int s, const Window& window) {
   const Step& of = step(s);
   const auto at = [](int i) { return static_cast<std::size_t>(i); };
   raw_[at(s)].clear();
-  if (kept_[at(s)]) return load_kept(compute_dtype(of.dtype), *kept_[at(s)], part);
+  if (kept_[at(s)]) return load_kept(compute_dtype(of.dtype), *kept_[at(s)], window);
   if (of.kind == StepKind::kLoad || of.kind == StepKind::kTake) {
-    raw_[at(s)] = of.kind == StepKind::kTake ? taken(s, part) : load(form_.loads[at(of.index)], of.dtype, part, 0);
+    raw_[at(s)] = of.kind == StepKind::kTake ? taken(s, window) : load(form_.loads[at(of.index)], of.dtype, window, 0);
     std::vector<Value> widened;
     for (const Value& raw : raw_[at(s)]) widened.push_back(widen(raw, of.dtype));
     return widened;
   }
-  if (of.kind == StepKind::kIota) return count_off(form_.iotas[at(of.index)], compute_dtype(of.dtype), part);
+  if (of.kind == StepKind::kIota) return count_off(form_.iotas[at(of.index)], compute_dtype(of.dtype), window);
   if (of.is.row_quotient && divisors_[at(of.arguments[1])]) {
     std::vector<Value> x;
-    for (int j = 0; j < part.registers; ++j) x.push_back(value(of.arguments[0], j));
-    return divisors_[at(of.arguments[1])]->divide(x, has_quick_quotient(s), part.count.has_value());
+    for (int j = 0; j < window.registers; ++j) x.push_back(value(of.arguments[0], j));
+    return divisors_[at(of.arguments[1])]->divide(x, has_quick_quotient(s), window.count.has_value());
   }
   const auto is_number = [&](int a) { return !form_.is_vector(a); };
   if (of.is.random_block && is_number(of.arguments[1]) && is_number(of.arguments[2])) {
     std::vector<Value> positions;
-    for (int j = 0; j < part.registers; ++j) positions.push_back(value(of.arguments[0], j));
+    for (int j = 0; j < window.registers; ++j) positions.push_back(value(of.arguments[0], j));
     return random_words(positions, numbers_[at(of.arguments[1])], numbers_[at(of.arguments[2])]);
   }
-  if (of.kind == StepKind::kMap && part.registers > 1 && is_better_interleaved(of.op, form_.target)) {
+  if (of.kind == StepKind::kMap && window.registers > 1 && is_better_interleaved(of.op, form_.target)) {
     std::vector<std::vector<Value>> arguments(of.arguments.size());
     for (std::size_t a = 0; a < arguments.size(); ++a)
-      for (int j = 0; j < part.registers; ++j) arguments[a].push_back(value(of.arguments[a], j));
+      for (int j = 0; j < window.registers; ++j) arguments[a].push_back(value(of.arguments[a], j));
     return apply(of.op, compute_dtype(of.from), arguments);
   }
   std::vector<Value> registers;
-  for (int j = 0; j < part.registers; ++j) {
+  for (int j = 0; j < window.registers; ++j) {
     std::vector<Value> arguments;
     for (const int a : of.arguments) arguments.push_back(value(a, j));
     registers.push_back(made(s, arguments));
@@ -220,24 +220,24 @@ std::vector<Value> Elements::registers_of(int s, const Part& part) {
   return registers;
 }
 
-std::vector<Value> Elements::load(const Place& from, DType memory, const Part& part, const Number& offset) {
-  const Number first = offset + part.first * at_.step(from);
+std::vector<Value> Elements::load(const Place& from, DType memory, const Window& window, const Number& offset) {
+  const Number first = offset + window.first * at_.stride(from);
   const std::string type = register_of(memory);
   const std::int64_t bytes = form_.lanes * from.item;
   Pointer p = at_.row(from) + first;
-  const bool masked = part.count && can_mask(form_.target, from.item);
+  const bool masked = window.count && can_mask(form_.target, from.item);
   std::vector<Value> registers;
   if (from.reach == Reach::kDense && masked) {
-    const std::string raw = load_lanes(p, from.item, mask_of(*part.count));
+    const std::string raw = load_lanes(p, from.item, mask_of(*window.count));
     const std::string typed = emit("bitcast " + vector_of(bits_of_item(from.item)) + " " + raw + " to " + type);
     return {{typed, memory, true}};
   }
-  if (from.reach != Reach::kDense || part.count) {
-    const Number count = part.count ? *part.count : Number(std::int64_t{form_.lanes} * part.registers);
-    copy_elements(p, at_.step(from), stage(), from.item, from.item, count);
-    p = stage();
+  if (from.reach != Reach::kDense || window.count) {
+    const Number count = window.count ? *window.count : Number(std::int64_t{form_.lanes} * window.registers);
+    copy_elements(p, at_.stride(from), copy(), from.item, from.item, count);
+    p = copy();
   }
-  for (int j = 0; j < part.registers; ++j) {
+  for (int j = 0; j < window.registers; ++j) {
     const std::string raw = emit("load " + type + ", ptr " + (p + j * bytes).name + ", align 1");
     registers.push_back({raw, memory, true});
   }
@@ -245,91 +245,91 @@ std::vector<Value> Elements::load(const Place& from, DType memory, const Part& p
 }
 
 /// The last register of a row is kept as a whole.
-void Elements::keep(int s, const Pointer& row, const Part& part) const {
+void Elements::keep(int s, const Pointer& row, const Window& window) const {
   const DType type = compute_dtype(step(s).dtype);
   const auto item = static_cast<std::int64_t>(item_bytes(type));
-  for (int j = 0; j < part.registers; ++j) {
-    const Pointer to = row + (part.first + std::int64_t{form_.lanes} * j) * item;
+  for (int j = 0; j < window.registers; ++j) {
+    const Pointer to = row + (window.first + std::int64_t{form_.lanes} * j) * item;
     text().line("store " + vector_of(memory_type(type)) + " " + narrow(value(s, j), type).name + ", ptr " + to.name +
                 ", align 1");
   }
 }
 
-std::vector<Value> Elements::load_kept(DType type, const Pointer& row, const Part& part) const {
+std::vector<Value> Elements::load_kept(DType type, const Pointer& row, const Window& window) const {
   const auto item = static_cast<std::int64_t>(item_bytes(type));
   std::vector<Value> registers;
-  for (int j = 0; j < part.registers; ++j) {
-    const Pointer from = row + (part.first + std::int64_t{form_.lanes} * j) * item;
+  for (int j = 0; j < window.registers; ++j) {
+    const Pointer from = row + (window.first + std::int64_t{form_.lanes} * j) * item;
     const std::string raw = emit("load " + vector_of(memory_type(type)) + ", ptr " + from.name + ", align 1");
     registers.push_back(widen({raw, type, true}, type));
   }
   return registers;
 }
 
-std::vector<Value> Elements::count_off(const Place& iota, DType type, const Part& part) {
+std::vector<Value> Elements::count_off(const Place& iota, DType type, const Window& window) {
   std::vector<Value> registers;
-  if (iota.staged) {
-    for (int j = 0; j < part.registers; ++j) {
-      const std::string all = staged_numbers(at_.row(iota), part, j);
+  if (iota.copied) {
+    for (int j = 0; j < window.registers; ++j) {
+      const std::string all = copied_numbers(at_.row(iota), window, j);
       registers.push_back(cast({all, DType::kInt64, true}, DType::kInt64, type));
     }
     return registers;
   }
-  const Number step = at_.step(iota), first = at_.first_number(iota) + part.first * step;
-  const std::string lanes = emit("mul " + integers() + " " + numbered("i64") + ", " + splat_of("i64", step.name()));
-  for (int j = 0; j < part.registers; ++j) {
-    const Number begin = first + step * (std::int64_t{form_.lanes} * j);
+  const Number stride = at_.stride(iota), first = at_.first_number(iota) + window.first * stride;
+  const std::string lanes = emit("mul " + integers() + " " + numbered("i64") + ", " + splat_of("i64", stride.name()));
+  for (int j = 0; j < window.registers; ++j) {
+    const Number begin = first + stride * (std::int64_t{form_.lanes} * j);
     const std::string all = emit("add " + integers() + " " + lanes + ", " + splat_of("i64", begin.name()));
     registers.push_back(cast({all, DType::kInt64, true}, DType::kInt64, type));
   }
   return registers;
 }
 
-void Elements::store(const Place& to, DType memory, int s, const Part& part, bool past_caches) {
+void Elements::store(const Place& to, DType memory, int s, const Window& window, bool past_caches) {
   const bool is_copy = is_half(memory) && step(s).dtype == memory && !raw_[static_cast<std::size_t>(s)].empty();
   std::vector<std::string> registers;
-  for (int j = 0; j < part.registers; ++j)
+  for (int j = 0; j < window.registers; ++j)
     registers.push_back(is_copy ? raw_[static_cast<std::size_t>(s)][static_cast<std::size_t>(j)].name
                                 : narrow(value(s, j), memory).name);
-  put(to, memory, registers, part, past_caches);
+  put(to, memory, registers, window, past_caches);
 }
 
-void Elements::clear(const Place& sums, DType memory, const Part& part) {
+void Elements::clear(const Place& sums, DType memory, const Window& window) {
   const std::string nothing = splat(memory_type(memory), "-0.0");
-  put(sums, memory, std::vector(static_cast<std::size_t>(part.registers), nothing), part, false);
+  put(sums, memory, std::vector(static_cast<std::size_t>(window.registers), nothing), window, false);
 }
 
-void Elements::add_to(const Place& sums, DType memory, int s, const Part& part) {
+void Elements::add_to(const Place& sums, DType memory, int s, const Window& window) {
   std::vector<std::string> registers;
-  for (const Value& sum : load(sums, memory, part, 0)) {
+  for (const Value& sum : load(sums, memory, window, 0)) {
     const std::string x = cast(value(s, static_cast<int>(registers.size())), step(s).dtype, memory).name;
     registers.push_back(emit("fadd " + register_of(memory) + " " + sum.name + ", " + x));
   }
-  put(sums, memory, registers, part, false);
+  put(sums, memory, registers, window, false);
 }
 
-void Elements::put(const Place& to, DType memory, const std::vector<std::string>& registers, const Part& part,
+void Elements::put(const Place& to, DType memory, const std::vector<std::string>& registers, const Window& window,
                    bool past_caches) {
   const std::string type = register_of(memory);
   const std::int64_t bytes = form_.lanes * to.item;
-  const Pointer p = at_.row(to) + part.first * at_.step(to);
+  const Pointer p = at_.row(to) + window.first * at_.stride(to);
   const bool dense = to.reach == Reach::kDense;
-  if (dense && part.count && can_mask(form_.target, to.item)) {
+  if (dense && window.count && can_mask(form_.target, to.item)) {
     const std::string raw = emit("bitcast " + type + " " + registers[0] + " to " + vector_of(bits_of_item(to.item)));
-    store_lanes(raw, to.item, p, mask_of(*part.count));
+    store_lanes(raw, to.item, p, mask_of(*window.count));
     return;
   }
-  const bool staged = !dense || part.count;
-  for (int j = 0; j < part.registers; ++j) {
-    const std::string at = ((staged ? stage() : p) + j * bytes).name;
-    const bool streamed = past_caches && !staged;
+  const bool copied = !dense || window.count;
+  for (int j = 0; j < window.registers; ++j) {
+    const std::string at = ((copied ? copy() : p) + j * bytes).name;
+    const bool streamed = past_caches && !copied;
     text().line("store " + type + " " + registers[static_cast<std::size_t>(j)] + ", ptr " + at +
                 (streamed ? ", align " + std::to_string(std::min<std::int64_t>(bytes, 64)) + ", !nontemporal !0"
                           : ", align 1"));
   }
-  if (!staged) return;
-  const Number count = part.count ? *part.count : Number(std::int64_t{form_.lanes} * part.registers);
-  copy_elements(stage(), to.item, p, at_.step(to), to.item, count);
+  if (!copied) return;
+  const Number count = window.count ? *window.count : Number(std::int64_t{form_.lanes} * window.registers);
+  copy_elements(copy(), to.item, p, at_.stride(to), to.item, count);
 }
 
 void Elements::store_number(const Place& to, DType memory, int s) const {
@@ -338,9 +338,9 @@ void Elements::store_number(const Place& to, DType memory, int s) const {
   text().line(std::string("store ") + memory_type(memory) + " " + raw.name + ", ptr " + at_.row(to).name + ", align 1");
 }
 
-const Pointer& Elements::stage() {
-  if (!stage_) stage_ = room(std::int64_t{form_.lanes} * form_.registers * 8);
-  return *stage_;
+const Pointer& Elements::copy() {
+  if (!copy_) copy_ = room(std::int64_t{form_.lanes} * form_.registers * 8);
+  return *copy_;
 }
 
 }  // namespace kfusion::cpu::ir

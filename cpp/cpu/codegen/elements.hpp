@@ -11,14 +11,14 @@
 namespace kfusion::cpu::ir {
 
 /// Elements of a row: whole registers from `first` on, or `count` elements, at most those of one register.
-struct Part {
+struct Window {
   Number first = 0;
   int registers = 1;
   std::optional<Number> count = {};
 };
 
-/// Register j of a part's numbers that lie in memory (Place::staged).
-std::string staged_numbers(const Pointer& numbers, const Part& part, int j);
+/// Register j of a window's numbers that lie in memory (Place::copied).
+std::string copied_numbers(const Pointer& numbers, const Window& window, int j);
 
 class Elements {
  public:
@@ -31,26 +31,26 @@ class Elements {
   /// Those of a run, that `wanted` steps are made of.
   void compute_run(const std::vector<int>& wanted);
   /// Lanes across rows (Form::across): registers that serve all rows of the same columns, until forget_columns().
-  void compute_columns(const std::vector<int>& wanted, const Part& part);
+  void compute_columns(const std::vector<int>& wanted, const Window& window);
   void give_columns(int step, std::vector<Value> registers);
   void forget_columns() { given_.assign(given_.size(), false); }
   /// Registers of the elements that `wanted` steps have, and those that they are made of.
-  void compute(const std::vector<int>& wanted, const Part& part);
+  void compute(const std::vector<int>& wanted, const Window& window);
   /// Register j of a step's value.
   const Value& value(int step, int j) const;
   void set_number(int step, const Value& number);
   const Value& number(int step) const { return numbers_[static_cast<std::size_t>(step)]; }
 
   /// A step's registers go to memory, where other sweeps find them.
-  void keep(int step, const Pointer& row, const Part& part) const;
+  void keep(int step, const Pointer& row, const Window& window) const;
   void find_kept(int step, const Pointer& row) { kept_[static_cast<std::size_t>(step)] = row; }
   void find_none() { kept_.assign(kept_.size(), std::nullopt); }
 
-  void store(const Place& to, DType memory, int step, const Part& part, bool past_caches);
+  void store(const Place& to, DType memory, int step, const Window& window, bool past_caches);
   void store_number(const Place& to, DType memory, int step) const;
   /// Sums of parts of the rows: they begin as those of nothing, and the step's registers are added to them.
-  void clear(const Place& sums, DType memory, const Part& part);
-  void add_to(const Place& sums, DType memory, int step, const Part& part);
+  void clear(const Place& sums, DType memory, const Window& window);
+  void add_to(const Place& sums, DType memory, int step, const Window& window);
 
  private:
   const Step& step(int s) const { return form_.kernel.steps[static_cast<std::size_t>(s)]; }
@@ -61,18 +61,18 @@ class Elements {
   void find_shown();
   bool has_quick_quotient(int s) const;
   Value number_of(int s) const;
-  std::vector<Value> registers_of(int s, const Part& part);
+  std::vector<Value> registers_of(int s, const Window& window);
   Value constant_of(const Step& s) const;
   /// Elements as they lie in memory, so many bytes from where the operand says.
-  std::vector<Value> load(const Place& from, DType memory, const Part& part, const Number& offset);
-  std::vector<Value> taken(int s, const Part& part);  ///< this and the next: takes.cpp
+  std::vector<Value> load(const Place& from, DType memory, const Window& window, const Number& offset);
+  std::vector<Value> taken(int s, const Window& window);  ///< this and the next: takes.cpp
   void find_offsets(int index, const Value& number);
-  void put(const Place& to, DType memory, const std::vector<std::string>& registers, const Part& part,
+  void put(const Place& to, DType memory, const std::vector<std::string>& registers, const Window& window,
            bool past_caches);
-  std::vector<Value> load_kept(DType type, const Pointer& row, const Part& part) const;
-  std::vector<Value> count_off(const Place& iota, DType type, const Part& part);
+  std::vector<Value> load_kept(DType type, const Pointer& row, const Window& window) const;
+  std::vector<Value> count_off(const Place& iota, DType type, const Window& window);
   Value made(int s, const std::vector<Value>& arguments) const;
-  const Pointer& stage();
+  const Pointer& copy();
 
   const Form& form_;
   const Addresses& at_;
@@ -84,7 +84,7 @@ class Elements {
   std::vector<std::optional<Pointer>> kept_;
   std::vector<bool> given_;                       ///< by step: its registers serve all rows of the columns
   std::vector<std::optional<Divisor>> divisors_;  ///< by step: a number by which elements are divided
-  std::optional<Pointer> stage_;
+  std::optional<Pointer> copy_;
 };
 
 }  // namespace kfusion::cpu::ir

@@ -60,18 +60,18 @@ void Excerpt::compute(int step) {
   k.steps.push_back(std::move(made));
 }
 
-void Excerpt::find(int step, int slot, Operand from) {
+void Excerpt::find(int step, int buffer, Operand from) {
   Step made;
   made.dtype = made.from = compute_dtype(whole_.steps[i_(step)].dtype);
   made.node = whole_.steps[i_(step)].node;
-  made.index = add_load(std::move(from), ~slot);
+  made.index = add_load(std::move(from), ~buffer);
   moved_[i_(step)] = static_cast<int>(link_.kernel.steps.size());
   link_.kernel.steps.push_back(std::move(made));
 }
 
-void Excerpt::leave(int step, int slot, Operand to) {
+void Excerpt::leave(int step, int buffer, Operand to) {
   link_.kernel.stores.push_back({moved_[i_(step)], std::move(to)});
-  link_.stores.push_back(~slot);
+  link_.stores.push_back(~buffer);
 }
 
 void Excerpt::store(int t) {

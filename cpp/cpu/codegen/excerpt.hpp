@@ -8,7 +8,7 @@ namespace kfusion::cpu::ir {
 
 struct Link {
   Kernel kernel;
-  std::vector<int> loads, stores;  ///< arrays of the whole kernel (loads, then tables), or ~slot
+  std::vector<int> loads, stores;  ///< arrays of the whole kernel (loads, then tables), or ~buffer
 };
 
 /// What is loaded or made of nothing: each kernel takes it again.
@@ -29,8 +29,8 @@ class Excerpt {
   /// Takes a step, whose arguments it has.
   void compute(int step);
   bool has(int step) const { return moved_[i_(step)] >= 0; }
-  void find(int step, int slot, Operand at);
-  void leave(int step, int slot, Operand at);
+  void find(int step, int buffer, Operand at);
+  void leave(int step, int buffer, Operand at);
   /// Store number `t` of the whole kernel.
   void store(int t);
   void take_pairs();

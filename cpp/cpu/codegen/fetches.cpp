@@ -12,11 +12,11 @@ void Fetches::begin() {
     }
 }
 
-void Fetches::take(const Part& part, Fetch how) const {
-  if (part.count) return;
+void Fetches::take(const Window& window, Fetch how) const {
+  if (window.count) return;
   for (const auto& [place, ahead] : ahead_) {
-    const Pointer from = at_.row(*place) + ahead + part.first * place->item;
-    const std::int64_t bytes = std::int64_t{form_.lanes} * part.registers * place->item;
+    const Pointer from = at_.row(*place) + ahead + window.first * place->item;
+    const std::int64_t bytes = std::int64_t{form_.lanes} * window.registers * place->item;
     for (std::int64_t line = 0; line < bytes; line += kLine) prefetch(from + line, how);
   }
 }

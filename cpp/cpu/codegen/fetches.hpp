@@ -13,7 +13,7 @@ class Fetches {
 
   /// From now on take() fetches what lies at the same place of the next row, or of a later one where rows are short.
   void begin();
-  void take(const Part& part, Fetch how) const;
+  void take(const Window& window, Fetch how) const;
 
   /// Stores past the caches wait for the line that a row's results share with the next row's, which goes by the caches.
   void shared_lines() const;

@@ -113,23 +113,23 @@ Number loop(const Number& begin, const Number& last, Carry& carry, const std::fu
 
 }  // namespace
 
-Number for_each(const Number& begin, const Number& end, const Number& step, Carry& carry,
+Number for_each(const Number& begin, const Number& end, const Number& increment, Carry& carry,
                 const std::function<void(const Number& i)>& body) {
   const auto one = [&](const Number& i) {
     body(i);
-    return i + step;
+    return i + increment;
   };
-  return loop(begin, end - step, carry, one);
+  return loop(begin, end - increment, carry, one);
 }
 
 void repeat(const Number& begin, const Number& end, Carry& carry, const std::function<Number(const Number& i)>& body) {
   loop(begin, end - 1, carry, body);
 }
 
-Number for_each(const Number& begin, const Number& end, const Number& step,
+Number for_each(const Number& begin, const Number& end, const Number& increment,
                 const std::function<void(const Number& i)>& body) {
   Carry nothing;
-  return for_each(begin, end, step, nothing, body);
+  return for_each(begin, end, increment, nothing, body);
 }
 
 void when(const Condition& c, Carry& carry, const std::function<void()>& then, const std::function<void()>& otherwise) {

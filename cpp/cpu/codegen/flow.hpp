@@ -69,11 +69,11 @@ struct Carried {
 };
 using Carry = std::vector<Carried>;
 
-/// for (i = begin; i + step <= end; i += step) body(i); returns where i ends. `carry` is what the body finds and
-/// leaves, and after the loop what the last one left.
-Number for_each(const Number& begin, const Number& end, const Number& step, Carry& carry,
+/// for (i = begin; i + increment <= end; i += increment) body(i); returns where i ends. `carry` is what the body finds
+/// and leaves, and after the loop what the last one left.
+Number for_each(const Number& begin, const Number& end, const Number& increment, Carry& carry,
                 const std::function<void(const Number& i)>& body);
-Number for_each(const Number& begin, const Number& end, const Number& step,
+Number for_each(const Number& begin, const Number& end, const Number& increment,
                 const std::function<void(const Number& i)>& body);
 
 /// for (i = begin; i < end;) i = body(i).

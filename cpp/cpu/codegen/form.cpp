@@ -5,7 +5,7 @@
 #include "cpu/codegen/column_search.hpp"
 #include "cpu/codegen/ops.hpp"
 #include "cpu/codegen/policy.hpp"
-#include "cpu/codegen/row_stages.hpp"
+#include "cpu/codegen/row_copies.hpp"
 #include "cpu/codegen/side_by_side.hpp"
 #include "kfusion/divide_up.hpp"
 
@@ -172,10 +172,10 @@ Place Form::place(const Operand& o, int item, int array, bool stored) {
 void Form::join(Place& p, const Extents& strides) const {
   const std::int64_t in_row = strides.back(), to_next = strides[strides.size() - 2];
   p.by_runs = false;
-  p.staged = to_next != in_row * extents_.back();
+  p.copied = to_next != in_row * extents_.back();
   p.along = in_row == 0 ? Reach::kOfRow : p.reach;
   p.repeats = to_next == 0 && !p.stored;
-  if (p.staged)
+  if (p.copied)
     p.reach = Reach::kDense;
   else if (in_row == 0)
     p.reach = p.by_rows ? Reach::kOfRow : Reach::kOnce;
@@ -188,12 +188,12 @@ int Form::registers_of_row() const { return static_cast<int>(divide_up(extents_.
 /// They fill whole lines of the cache.
 std::int64_t Form::rows_of_block() const { return 64 * std::max<std::int64_t>(1, 8 / extents_.back()); }
 
-std::int64_t Form::staged_bytes() const {
+std::int64_t Form::copied_bytes() const {
   if (!joins_rows) return 0;
-  std::int64_t staged = 0;
+  std::int64_t copied = 0;
   for (const auto* places : {&loads, &iotas, &tables, &stores})
-    staged += std::ranges::count(*places, true, &Place::staged);
-  return staged * stage_pitch(rows_of_block() * extents_.back());
+    copied += std::ranges::count(*places, true, &Place::copied);
+  return copied * copy_pitch(rows_of_block() * extents_.back());
 }
 
 /// Rows of too few elements for a square are taken so only where they lie one after the other.
@@ -227,7 +227,7 @@ std::vector<std::int64_t> Form::integers() const {
     }
   for (std::size_t t = 0; t < tables.size(); ++t) {
     all.push_back(kernel.tables[t].positions.extent);
-    all.push_back(kernel.tables[t].step * tables[t].item);
+    all.push_back(kernel.tables[t].stride * tables[t].item);
   }
   all.push_back(rows_of_block());
   for (const Constant& c : kernel.constants) all.push_back(c.integer);

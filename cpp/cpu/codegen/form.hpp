@@ -52,7 +52,7 @@ struct Place {
   bool summed = false;   ///< sums of parts of the rows (Store::parts): elements are added to them
   bool is_table = false;
   /// It lies along short rows (Form::joins_rows) otherwise than from row to row: `reach` is that of a copy.
-  bool staged = false;
+  bool copied = false;
   Reach along = Reach::kDense;  ///< of what is copied, along a row
   bool repeats = false;         ///< it is the same in all rows of a block
   bool transposed = false;      ///< Form::across: it is dense along the reduced axis; taken as if lanes were neighbours
@@ -112,7 +112,7 @@ class Form : public FormFacts {
   int stride(const Place& p, int axis) const { return p.first_integer + 1 + axis; }
   /// A table has so many positions, and so many bytes from one to the next.
   int positions(int table) const { return positions_ + 2 * table; }
-  int step(int table) const { return positions(table) + 1; }
+  int table_stride(int table) const { return positions(table) + 1; }
   /// Short rows that are joined at a time.
   int block() const { return positions(static_cast<int>(tables.size())); }
   int constant(int c) const { return constants_ + c; }
@@ -130,7 +130,7 @@ class Form : public FormFacts {
   int registers_of_row() const;
   std::int64_t rows_of_block() const;
   /// Copies of blocks of rows.
-  std::int64_t staged_bytes() const;
+  std::int64_t copied_bytes() const;
   const Extents& extents() const { return extents_; }
 
  private:

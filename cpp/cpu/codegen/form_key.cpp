@@ -54,10 +54,10 @@ class Key {
         put(search_of_chunk(form_, s).has_value(), is_searched_for(form_, s), pick_of_one(form_, s).has_value());
   }
   void put_place(const Place& p) {
-    const auto& [operand, item, array, stored, reach, by_rows, by_runs, summed, is_table, staged, along, repeats,
+    const auto& [operand, item, array, stored, reach, by_rows, by_runs, summed, is_table, copied, along, repeats,
                  transposed, row_elements, first_integer, number] = p;
     static_cast<void>(operand);  // strides and offsets are numbers of a call
-    put(item, array, stored, reach, by_rows, by_runs, summed, is_table, staged, along, repeats, transposed,
+    put(item, array, stored, reach, by_rows, by_runs, summed, is_table, copied, along, repeats, transposed,
         row_elements, first_integer, number);
   }
   void put_kernel() {

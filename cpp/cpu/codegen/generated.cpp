@@ -16,7 +16,7 @@
 #include "cpu/codegen/pieces.hpp"
 #include "cpu/codegen/policy.hpp"
 #include "cpu/codegen/row_plan.hpp"
-#include "cpu/codegen/stages.hpp"
+#include "cpu/codegen/whole_links.hpp"
 #include "cpu/index_fault.hpp"
 #include "cpu/job.hpp"
 #include "cpu/stream.hpp"
@@ -79,7 +79,7 @@ class GeneratedKernel::Program {
         streaming_(kernel, ir::host_facts(), true),
         integers_(cached_.form().integers()),
         pieces_(cached_.form()),
-        scratch_bytes_(scratch_bytes(ir::RowPlan(cached_.form()), kernel.cols()) + cached_.form().staged_bytes()),
+        scratch_bytes_(scratch_bytes(ir::RowPlan(cached_.form()), kernel.cols()) + cached_.form().copied_bytes()),
         columns_(cached_.form().across ? std::optional<ir::ColumnJobs>(cached_.form()) : std::nullopt),
         rows(cached_.form().rows()),
         cols(kernel.kind == Pattern::kPointwise ? cached_.form().cols() : kernel.cols()),
@@ -194,23 +194,23 @@ class GeneratedKernel::Links : public ir::LinksBy<Program> {
   using LinksBy::LinksBy;
 };
 
-class GeneratedKernel::Stages {
+class GeneratedKernel::WholeLinks {
  public:
-  explicit Stages(const Kernel& k) : kernel(k), of_(ir::stages_of(kernel)) {
-    for (const ir::Link& s : of_.stages) kernels_.emplace_back(s.kernel);
+  explicit WholeLinks(const Kernel& k) : kernel(k), of_(ir::whole_links_of(kernel)) {
+    for (const ir::Link& s : of_.links) kernels_.emplace_back(s.kernel);
   }
 
   /// run(kernel, loads, stores) for one after the other.
   template <class F>
   void for_each(const std::byte* const* loads, std::byte* const* stores, const F& run) const {
     if (kernel.rows() * kernel.cols() == 0) return;
-    const Buffer slots(static_cast<std::size_t>(of_.bytes));
-    const auto slot = [&](int array) { return slots.data() + of_.places[static_cast<std::size_t>(~array)]; };
+    const Buffer memory(static_cast<std::size_t>(of_.bytes));
+    const auto buffer = [&](int array) { return memory.data() + of_.places[static_cast<std::size_t>(~array)]; };
     for (std::size_t i = 0; i < kernels_.size(); ++i) {
       std::vector<const std::byte*> from;
       std::vector<std::byte*> to;
-      for (const int l : of_.stages[i].loads) from.push_back(l < 0 ? slot(l) : loads[l]);
-      for (const int t : of_.stages[i].stores) to.push_back(t < 0 ? slot(t) : stores[t]);
+      for (const int l : of_.links[i].loads) from.push_back(l < 0 ? buffer(l) : loads[l]);
+      for (const int t : of_.links[i].stores) to.push_back(t < 0 ? buffer(t) : stores[t]);
       run(kernels_[i], from.data(), to.data());
     }
   }
@@ -219,13 +219,13 @@ class GeneratedKernel::Stages {
   const Kernel kernel;
 
  private:
-  const ir::Stages of_;
+  const ir::WholeLinks of_;
   std::vector<GeneratedKernel> kernels_;
 };
 
 GeneratedKernel::GeneratedKernel(const Kernel& k) {
   if (ir::is_long_behind_reductions(k))
-    stages_ = std::make_unique<const Stages>(k);
+    whole_links_ = std::make_unique<const WholeLinks>(k);
   else if (ir::is_long_chain(k))
     links_ = std::make_unique<const Links>(k);
   else
@@ -236,8 +236,8 @@ GeneratedKernel& GeneratedKernel::operator=(GeneratedKernel&&) noexcept = defaul
 GeneratedKernel::~GeneratedKernel() = default;
 
 void GeneratedKernel::run(const std::byte* const* loads, std::byte* const* stores, const double* parameters) const {
-  if (stages_)
-    return stages_->for_each(
+  if (whole_links_)
+    return whole_links_->for_each(
         loads, stores, [&](const GeneratedKernel& k, const auto* from, auto* to) { k.run(from, to, parameters); });
   if (links_) return links_->run(loads, stores, parameters, threads_for(ir::work_of(links_->kernel)));
   const Program& p = *program_;
@@ -250,8 +250,8 @@ void GeneratedKernel::run(const std::byte* const* loads, std::byte* const* store
 
 void GeneratedKernel::run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters,
                                bool stream) const {
-  if (stages_)
-    return stages_->for_each(loads, stores, [&](const GeneratedKernel& k, const auto* from, auto* to) {
+  if (whole_links_)
+    return whole_links_->for_each(loads, stores, [&](const GeneratedKernel& k, const auto* from, auto* to) {
       k.run_part(from, to, parameters, false);
     });
   if (links_) return links_->run(loads, stores, parameters, 1);
@@ -273,12 +273,12 @@ void GeneratedKernel::compile(bool stream) const {
   if (program_) program_->code(stream && program_->may_stream()).functions();
   if (links_)
     for (const auto& p : links_->programs()) p->code(false).functions();
-  if (stages_)
-    for (const GeneratedKernel& k : stages_->kernels()) k.compile(false);
+  if (whole_links_)
+    for (const GeneratedKernel& k : whole_links_->kernels()) k.compile(false);
 }
 
 std::int64_t GeneratedKernel::work(std::int64_t elements) const {
-  const Kernel& k = stages_ ? stages_->kernel : links_ ? links_->kernel : program_->kernel;
+  const Kernel& k = whole_links_ ? whole_links_->kernel : links_ ? links_->kernel : program_->kernel;
   const auto cols = static_cast<double>(program_ ? program_->cols : k.rows() * k.cols());
   return static_cast<std::int64_t>(static_cast<double>(ir::work_of(k)) * static_cast<double>(elements) / cols);
 }
@@ -286,8 +286,8 @@ std::int64_t GeneratedKernel::work(std::int64_t elements) const {
 std::string GeneratedKernel::source() const {
   if (program_) return ir::kernel_text(program_->code(streams(program_->stored_bytes, program_->bytes)).form());
   std::string all;
-  if (stages_) {
-    for (const GeneratedKernel& k : stages_->kernels()) all += k.source();
+  if (whole_links_) {
+    for (const GeneratedKernel& k : whole_links_->kernels()) all += k.source();
     return all;
   }
   for (const auto& p : links_->programs()) all += ir::kernel_text(p->code(false).form());

@@ -35,10 +35,10 @@ class GeneratedKernel {
  private:
   class Program;
   class Links;
-  class Stages;
-  std::unique_ptr<const Program> program_;  ///< or
-  std::unique_ptr<const Links> links_;      ///< of a long chain, or
-  std::unique_ptr<const Stages> stages_;    ///< of one that is long behind reductions
+  class WholeLinks;
+  std::unique_ptr<const Program> program_;         ///< or
+  std::unique_ptr<const Links> links_;             ///< of a long chain, or
+  std::unique_ptr<const WholeLinks> whole_links_;  ///< of one that is long behind reductions
 };
 
 }  // namespace kfusion::cpu

@@ -50,33 +50,33 @@ class LinksBy {
       scratch_bytes_ = std::max(scratch_bytes_, programs_.back()->scratch_bytes_of_call());
     }
     const Form& form = programs_[0]->code(false).form();
-    const std::int64_t fits = kLinkBytes / (kSlotItem * std::max(1, chain_.slots));
+    const std::int64_t fits = kLinkBytes / (kBufferItem * std::max(1, chain_.buffers));
     const std::int64_t whole = form.joins_rows ? form.extents().back() : 1;
     chunk_ = std::max<std::int64_t>(1, std::clamp<std::int64_t>(fits, 64, kLinkElements) / whole) * whole;
-    slot_bytes_ = kSlotItem * (goes_by_rows() ? kernel.cols() : chunk_) + 64;
+    buffer_bytes_ = kBufferItem * (goes_by_rows() ? kernel.cols() : chunk_) + 64;
   }
 
   void run(const std::byte* const* loads, std::byte* const* stores, const double* parameters, int threads) const {
     if (kernel.rows() * kernel.cols() == 0) return;
     const Program& map = *programs_[0];
     with_calls(parameters, [&](const std::vector<Call>& calls) {
-      const std::int64_t bytes = whole_bytes() * chain_.whole_slots;
+      const std::int64_t bytes = whole_bytes() * chain_.whole_buffers;
       const Buffer whole = bytes > 0 ? Buffer(static_cast<std::size_t>(bytes)) : Buffer();
       const auto part = [&](std::int64_t row, std::int64_t last, std::int64_t begin, std::int64_t end) {
-        Part mine(*this, calls, loads, stores, whole.data());
+        OfThread mine(*this, calls, loads, stores, whole.data());
         for (; row < last; ++row) goes_by_rows() ? mine.row(row) : mine.elements(row, begin, end);
       };
       goes_by_rows() ? share_rows(kernel.rows(), kernel.cols(), kernel.cols(), threads, part)
                      : share_rows(map.rows, map.cols, map.piece(), threads, part);
       if (!chain_.is_whole) return;
-      Part rest(*this, calls, loads, stores, whole.data());
+      OfThread rest(*this, calls, loads, stores, whole.data());
       programs_.back()->run_rows(programs_.back()->code(false).functions(), rest.last(), threads, false);
     });
   }
   void run_range(const std::byte* const* loads, std::byte* const* stores, const double* parameters, std::int64_t begin,
                  std::int64_t end) const {
     with_calls(parameters, [&](const std::vector<Call>& calls) {
-      Part(*this, calls, loads, stores, nullptr).elements(0, begin, end);
+      OfThread(*this, calls, loads, stores, nullptr).elements(0, begin, end);
     });
   }
   const std::vector<std::unique_ptr<const Program>>& programs() const { return programs_; }
@@ -85,7 +85,7 @@ class LinksBy {
 
  private:
   bool goes_by_rows() const { return kernel.kind != Pattern::kPointwise && !chain_.is_whole; }
-  std::int64_t whole_bytes() const { return kSlotItem * kernel.rows() * kernel.cols() + 64; }
+  std::int64_t whole_bytes() const { return kBufferItem * kernel.rows() * kernel.cols() + 64; }
 
   /// f(calls of all links), which are for no arrays yet. No recursion: there may be hundreds.
   template <class F>
@@ -101,13 +101,13 @@ class LinksBy {
   }
 
   /// What one thread has of them.
-  class Part {
+  class OfThread {
    public:
-    Part(const LinksBy& of, std::vector<Call> calls, const std::byte* const* loads, std::byte* const* stores,
-         std::byte* whole)
+    OfThread(const LinksBy& of, std::vector<Call> calls, const std::byte* const* loads, std::byte* const* stores,
+             std::byte* whole)
         : of_(of),
           whole_(whole),
-          memory_(static_cast<std::size_t>(of.slot_bytes_ * of.chain_.slots + of.scratch_bytes_)),
+          memory_(static_cast<std::size_t>(of.buffer_bytes_ * of.chain_.buffers + of.scratch_bytes_)),
           calls_(std::move(calls)) {
       for (std::size_t i = 0; i < calls_.size(); ++i) {
         const Link& link = of.chain_.links[i];
@@ -118,12 +118,12 @@ class LinksBy {
       }
       for (std::size_t i = 0; i < calls_.size(); ++i)
         calls_[i].loads = loads_[i].data(), calls_[i].stores = stores_[i].data(),
-        calls_[i].scratch = slot(of.chain_.slots);
+        calls_[i].scratch = buffer(of.chain_.buffers);
     }
 
     void elements(std::int64_t row, std::int64_t begin, std::int64_t end) {
       for (std::int64_t b = begin; b < end; b += of_.chunk_) {
-        place_slots(-b);
+        place_buffers(-b);
         run(calls_.size() - (of_.chain_.is_whole ? 1 : 0), row, b, std::min(end, b + of_.chunk_));
       }
     }
@@ -132,28 +132,28 @@ class LinksBy {
       const Program &map = *of_.programs_[0], &last = *of_.programs_.back();
       const std::int64_t runs = of_.kernel.cols() / map.cols;
       for (std::int64_t r = 0; r < runs; ++r) {
-        place_slots(r * map.cols);
+        place_buffers(r * map.cols);
         for (std::int64_t b = 0; b < map.cols; b += of_.chunk_)
           run(calls_.size() - 1, row * runs + r, b, std::min(map.cols, b + of_.chunk_));
       }
-      place_slots(0);
+      place_buffers(0);
       functions_.back()(&calls_.back(), row, row + 1, 0, last.cols);
     }
 
     /// The last link, of all elements; valid as long as this object.
     const Call& last() {
-      place_slots(0);
+      place_buffers(0);
       return calls_.back();
     }
 
    private:
-    std::byte* slot(int s) { return memory_.data() + of_.slot_bytes_ * s; }
-    /// Element 0 of arrays that slots stand for lies so many elements before what the slots have.
-    void place_slots(std::int64_t elements) {
+    std::byte* buffer(int s) { return memory_.data() + of_.buffer_bytes_ * s; }
+    /// Element 0 of arrays that buffers stand for lies so many elements before what the buffers have.
+    void place_buffers(std::int64_t elements) {
       const auto at = [&](int s, const Operand& o) {
-        const int whole = ~s - of_.chain_.slots;
+        const int whole = ~s - of_.chain_.buffers;
         if (whole >= 0) return whole_ + of_.whole_bytes() * whole;
-        return slot(~s) + elements * static_cast<std::int64_t>(item_bytes(o.dtype));
+        return buffer(~s) + elements * static_cast<std::int64_t>(item_bytes(o.dtype));
       };
       for (std::size_t i = 0; i < calls_.size(); ++i) {
         const Link& link = of_.chain_.links[i];
@@ -168,7 +168,7 @@ class LinksBy {
     }
 
     const LinksBy& of_;
-    std::byte* whole_;  ///< slots of all elements
+    std::byte* whole_;  ///< buffers of all elements
     Buffer memory_;
     std::vector<Call> calls_;
     std::vector<Function> functions_;
@@ -178,7 +178,7 @@ class LinksBy {
 
   Chain chain_;
   std::vector<std::unique_ptr<const Program>> programs_;
-  std::int64_t scratch_bytes_ = 0, slot_bytes_ = 0, chunk_ = 0;
+  std::int64_t scratch_bytes_ = 0, buffer_bytes_ = 0, chunk_ = 0;
 };
 
 }  // namespace kfusion::cpu::ir

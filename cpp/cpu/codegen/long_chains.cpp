@@ -75,9 +75,9 @@ class Cut {
 
 class ChainMaker {
  public:
-  explicit ChainMaker(const Kernel& k) : kernel_(k), cut_(k), slot_(k.steps.size(), -1) {
+  explicit ChainMaker(const Kernel& k) : kernel_(k), cut_(k), buffer_(k.steps.size(), -1) {
     chain_.is_whole = !cut_.is_map() && !takes_whole_rows(k);
-    give_slots();
+    give_buffers();
   }
 
   Chain run() {
@@ -89,28 +89,29 @@ class ChainMaker {
   static std::size_t i_(int s) { return static_cast<std::size_t>(s); }
   const Step& step(int s) const { return kernel_.steps[i_(s)]; }
 
-  /// A slot is free again behind the link that reads it last. What the last link reads of a whole row has one of its
+  /// A buffer is free again behind the link that reads it last. What the last link reads of a whole row has one of its
   /// own: other elements of values of another size would lie where it does.
-  void give_slots() {
-    std::vector<int> last_use(slot_.size(), -1);
+  void give_buffers() {
+    std::vector<int> last_use(buffer_.size(), -1);
     for (int link = 0; link <= cut_.last(); ++link) {
       wanted_.push_back(cut_.wanted_by(link));
-      for (int s = 0; s < std::ssize(slot_); ++s)
+      for (int s = 0; s < std::ssize(buffer_); ++s)
         if (wanted_.back()[i_(s)] && cut_.is_left(s, link)) last_use[i_(s)] = link;
     }
     std::vector<int> free;
     std::vector<std::vector<int>> freed(wanted_.size());
-    for (int s = 0, link = 0; s < std::ssize(slot_); ++s) {
+    for (int s = 0, link = 0; s < std::ssize(buffer_); ++s) {
       if (last_use[i_(s)] < 0 || is_whole(s, last_use[i_(s)])) continue;
       for (; link < cut_.link(s); ++link) free.insert(free.end(), freed[i_(link)].begin(), freed[i_(link)].end());
       const bool is_of_row = !cut_.is_map() && last_use[i_(s)] == cut_.last();
-      if (free.empty() || is_of_row) free.push_back(chain_.slots++);
-      slot_[i_(s)] = free.back();
+      if (free.empty() || is_of_row) free.push_back(chain_.buffers++);
+      buffer_[i_(s)] = free.back();
       free.pop_back();
-      freed[i_(last_use[i_(s)])].push_back(slot_[i_(s)]);
+      freed[i_(last_use[i_(s)])].push_back(buffer_[i_(s)]);
     }
-    for (int s = 0; s < std::ssize(slot_); ++s)
-      if (last_use[i_(s)] >= 0 && is_whole(s, last_use[i_(s)])) slot_[i_(s)] = chain_.slots + chain_.whole_slots++;
+    for (int s = 0; s < std::ssize(buffer_); ++s)
+      if (last_use[i_(s)] >= 0 && is_whole(s, last_use[i_(s)]))
+        buffer_[i_(s)] = chain_.buffers + chain_.whole_buffers++;
   }
   bool is_whole(int s, int last_use) const {
     return chain_.is_whole && last_use == cut_.last() && cut_.link(s) != cut_.last();
@@ -119,25 +120,25 @@ class ChainMaker {
   Link make(int number) const {
     const bool is_map = cut_.is_map() || number < cut_.last();
     Excerpt excerpt(kernel_, is_map ? Excerpt::Over::kElements : Excerpt::Over::kSame);
-    for (int s = 0; s < std::ssize(slot_); ++s) {
+    for (int s = 0; s < std::ssize(buffer_); ++s) {
       if (!wanted_[i_(number)][i_(s)]) continue;
-      cut_.is_left(s, number) ? excerpt.find(s, slot_[i_(s)], slot(s, excerpt.kernel())) : excerpt.compute(s);
+      cut_.is_left(s, number) ? excerpt.find(s, buffer_[i_(s)], buffer(s, excerpt.kernel())) : excerpt.compute(s);
     }
-    for (int s = 0; s < std::ssize(slot_); ++s)
-      if (cut_.link(s) == number && slot_[i_(s)] >= 0) excerpt.leave(s, slot_[i_(s)], slot(s, excerpt.kernel()));
+    for (int s = 0; s < std::ssize(buffer_); ++s)
+      if (cut_.link(s) == number && buffer_[i_(s)] >= 0) excerpt.leave(s, buffer_[i_(s)], buffer(s, excerpt.kernel()));
     for (int t = 0; number == cut_.last() && t < std::ssize(kernel_.stores); ++t) excerpt.store(t);
     if (!is_map) excerpt.take_pairs();
     return excerpt.finish();
   }
 
   /// Neighbours along a row, as maps see it, or along all of a row that is reduced; or all elements in order.
-  Operand slot(int s, const Kernel& k) const {
+  Operand buffer(int s, const Kernel& k) const {
     Operand o{step(s).node, compute_dtype(step(s).dtype), Extents(k.kept.size(), 0), Extents(k.reduced.size(), 0)};
     std::int64_t stride = 1;
     const auto lay = [&](const Extents& extents, Extents& strides) {
       for (std::size_t axis = extents.size(); axis-- > 0; stride *= extents[axis]) strides[axis] = stride;
     };
-    const bool whole = slot_[i_(s)] >= chain_.slots;
+    const bool whole = buffer_[i_(s)] >= chain_.buffers;
     if (whole && k.kind == Pattern::kColumns) {
       lay(k.kept, o.kept), lay(k.reduced, o.reduced);
       return o;
@@ -153,7 +154,7 @@ class ChainMaker {
   const Kernel& kernel_;
   const Cut cut_;
   Chain chain_;
-  std::vector<int> slot_;                  ///< by step
+  std::vector<int> buffer_;                ///< by step
   std::vector<std::vector<bool>> wanted_;  ///< by link and step
 };
 

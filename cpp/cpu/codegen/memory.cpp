@@ -45,14 +45,14 @@ void store_lanes(const std::string& lanes, int item, const Pointer& to, const st
               ")");
 }
 
-void copy_elements(const Pointer& from, const Number& from_step, const Pointer& to, const Number& to_step, int item,
+void copy_elements(const Pointer& from, const Number& from_stride, const Pointer& to, const Number& to_stride, int item,
                    const Number& count) {
   const std::string type = bits_of_item(item);
   Carry at = {{"ptr", from.name}, {"ptr", to.name}};
   const auto one = [&] {
     const std::string element = emit("load " + type + ", ptr " + at[0].name + ", align 1");
     text().line("store " + type + " " + element + ", ptr " + at[1].name + ", align 1");
-    at[0].name = (Pointer{at[0].name} + from_step).name, at[1].name = (Pointer{at[1].name} + to_step).name;
+    at[0].name = (Pointer{at[0].name} + from_stride).name, at[1].name = (Pointer{at[1].name} + to_stride).name;
   };
   constexpr std::int64_t kAtOnce = 4;
   const bool whole = count.is_literal() && count.value() % kAtOnce == 0;

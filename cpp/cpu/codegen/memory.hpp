@@ -23,7 +23,7 @@ std::string load_lanes(const Pointer& from, int item, const std::string& mask);
 void store_lanes(const std::string& lanes, int item, const Pointer& to, const std::string& mask);
 
 /// `count` elements, one after the other.
-void copy_elements(const Pointer& from, const Number& from_step, const Pointer& to, const Number& to_step, int item,
+void copy_elements(const Pointer& from, const Number& from_stride, const Pointer& to, const Number& to_stride, int item,
                    const Number& count);
 
 }  // namespace kfusion::cpu::ir

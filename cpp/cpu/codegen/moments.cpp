@@ -34,9 +34,9 @@ std::string sum_of_lanes(const std::string& vector) {
 }
 
 /// Their mean in each lane; 0 where a lane has none.
-std::string RowMoments::pivot_of(const Elements& first, const Part& part) const {
-  if (part.count)
-    return emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + floats() + " " +
+std::string RowMoments::pivot_of(const Elements& first, const Window& window) const {
+  if (window.count)
+    return emit("select " + vector_of("i1") + " " + mask_of(*window.count) + ", " + floats() + " " +
                 first.value(argument(), 0).name + ", " + floats() + " " + splat("float", "0.0"));
   std::string sum = first.value(argument(), 0).name;
   for (int j = 1; j < form_.registers; ++j) sum = float_of("fadd", sum, first.value(argument(), j).name);
@@ -54,11 +54,11 @@ void RowMoments::begin_chunk(Carry& carry) {
   for (int k = 0; k < 2 * form_.registers; ++k) carry.push_back({floats(), splat("float", "0.0")});
 }
 
-void RowMoments::take(Carry& carry, const Elements& elements, const Part& part) const {
-  for (int j = 0; j < part.registers; ++j) {
+void RowMoments::take(Carry& carry, const Elements& elements, const Window& window) const {
+  for (int j = 0; j < window.registers; ++j) {
     std::string away = float_of("fsub", elements.value(argument(), j).name, pivot_);
-    if (part.count)
-      away = emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + floats() + " " + away + ", " +
+    if (window.count)
+      away = emit("select " + vector_of("i1") + " " + mask_of(*window.count) + ", " + floats() + " " + away + ", " +
                   floats() + " " + splat("float", "0.0"));
     Carried *const sum = &carry[chunk_ + 2 * static_cast<std::size_t>(j)], *const squares = sum + 1;
     sum->name = float_of("fadd", sum->name, away);

@@ -17,12 +17,12 @@ class RowMoments {
   int squares() const { return pair_.second; }
 
   /// Pivots, from the first elements.
-  std::string pivot_of(const Elements& first, const Part& part) const;
+  std::string pivot_of(const Elements& first, const Window& window) const;
   /// Sums of nothing, behind those in `carry`.
   void begin(Carry& carry, const std::string& pivot);
   /// The sums of the next elements, as floats; then a chunk's, as doubles.
   void begin_chunk(Carry& carry);
-  void take(Carry& carry, const Elements& elements, const Part& part) const;
+  void take(Carry& carry, const Elements& elements, const Window& window) const;
   void end_chunk(Carry& carry) const;
 
   /// Both values of so many runs of `length` elements.

@@ -14,9 +14,9 @@ Pieces::Pieces(const Form& form) {
   const std::int64_t length = form.cols(), runs = form.kernel.cols() / std::max<std::int64_t>(length, 1);
   const std::int64_t at_once = form.run_axes() == 0 ? 1 : std::max<std::int64_t>(1, kRowPiece / length);
   count = divide_up(runs, at_once) * divide_up(length, kRowPiece);
-  const std::int64_t slots = result_slots(form);
-  scratch_bytes =
-      whole_lines(8 * slots) + whole_lines(8 * slots * count) + ir::scratch_bytes(RowPlan(form), form.kernel.cols());
+  const std::int64_t numbers = result_numbers(form);
+  scratch_bytes = whole_lines(8 * numbers) + whole_lines(8 * numbers * count) +
+                  ir::scratch_bytes(RowPlan(form), form.kernel.cols());
 }
 
 void run_in_pieces(const std::vector<Function>& functions, const Pieces& pieces, const Call& call, std::int64_t rows,

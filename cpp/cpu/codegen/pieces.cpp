@@ -95,9 +95,9 @@ class PiecesText {
     runs_ = at_.runs();
     of_run_ = quotient(length_ + (kRowPiece - 1), kRowPiece);
     runs_at_once_ = form_.run_axes() == 0 ? Number(1) : greatest(1, quotient(kRowPiece, length_));
-    const std::int64_t slots = result_slots(form_);
-    partials_ = at_.field(Field::kScratch) + whole_lines(8 * slots);
-    sweeps_.keep_at(plan_.kept, partials_ + ((pieces() * (8 * slots) + 63) & -64), kept_pitch(runs_ * length_));
+    const std::int64_t numbers = result_numbers(form_);
+    partials_ = at_.field(Field::kScratch) + whole_lines(8 * numbers);
+    sweeps_.keep_at(plan_.kept, partials_ + ((pieces() * (8 * numbers) + 63) & -64), kept_pitch(runs_ * length_));
     elements_.compute_constants();
     at_.go_to(Number("%row"));
     at_.begin_row();
@@ -114,7 +114,7 @@ class PiecesText {
   static Number greatest(const Number& a, const Number& b) { return choose(a < b, b, a); }
 
   Number pieces() const { return quotient(runs_ + (runs_at_once_ - 1), runs_at_once_) * of_run_; }
-  Span span_of(const Number& piece) const {
+  Range range_of(const Number& piece) const {
     const Number run = quotient(piece, of_run_), begin = (piece - run * of_run_) * kRowPiece;
     const Number first = run * runs_at_once_;
     if (form_.run_axes() == 0) return {0, 1, piece * kRowPiece, least(piece * kRowPiece + kRowPiece, length_)};
@@ -123,15 +123,15 @@ class PiecesText {
 
   // ---- numbers in memory
 
-  std::int64_t slot(int step) const {
+  std::int64_t number(int step) const {
     const auto& steps = form_.kernel.steps;
     return std::count_if(steps.begin(), steps.begin() + step,
                          [](const Step& s) { return s.kind == StepKind::kReduce; });
   }
   Pointer partial(int step, const Number& piece) const {
-    return partials_ + piece * (8 * result_slots(form_)) + 8 * slot(step);
+    return partials_ + piece * (8 * result_numbers(form_)) + 8 * number(step);
   }
-  Pointer result_at(int step) const { return at_.field(Field::kScratch) + 8 * slot(step); }
+  Pointer result_at(int step) const { return at_.field(Field::kScratch) + 8 * number(step); }
   static void put(const std::string& type, const std::string& number, const Pointer& to) {
     text().line("store " + type + " " + number + ", ptr " + to.name + ", align 8");
   }
@@ -153,22 +153,22 @@ class PiecesText {
 
   void take(int i, const Number& piece) {
     Sweep &s = plan_.sweeps[static_cast<std::size_t>(i)], &then = plan_.seconds[static_cast<std::size_t>(i)];
-    const Span span = span_of(piece);
+    const Range range = range_of(piece);
     Carry carry;
-    sweeps_.take(s, span, carry, s.keeps.empty());
+    sweeps_.take(s, range, carry, s.keeps.empty());
     for (const RowMoments& m : s.moments) {
-      const RowMoments::Moments values = sweeps_.moments(m, span, carry);
+      const RowMoments::Moments values = sweeps_.moments(m, range, carry);
       put("double", values.mean, partial(m.mean(), piece));
       put("double", values.squares, partial(m.squares(), piece));
     }
     for (const RowReduction& r : s.reductions) {
       const std::string accumulator = r.accumulator(carry);
       put(r.lane(), accumulator, partial(r.step(), piece));
-      if (!then.wanted.empty()) elements_.set_number(r.step(), finished(r, accumulator, span.count()));
+      if (!then.wanted.empty()) elements_.set_number(r.step(), finished(r, accumulator, range.count()));
     }
     if (then.wanted.empty()) return;
     Carry more;
-    sweeps_.take(then, span, more, false);
+    sweeps_.take(then, range, more, false);
     for (const RowReduction& r : then.reductions) put(r.lane(), r.accumulator(more), partial(r.step(), piece));
   }
 
@@ -225,7 +225,7 @@ class PiecesText {
     const bool is_centred = pair.kind == Pair::Kind::kCentred;
     const Lanes row(1);
     return sum_over_pieces([&](const Number& piece) {
-      const Number n = span_of(piece).count();
+      const Number n = range_of(piece).count();
       const std::string accumulator = take(first.lane(), partial(pair.first, piece));
       const Merge merge(pair.kind, wide_number(first.finished(accumulator, n)), total);
       const std::string mean = is_centred ? emit("fdiv double " + accumulator + ", " + double_of(n)) : "";
@@ -241,14 +241,15 @@ class PiecesText {
   std::pair<Value, Value> merged(const RowMoments& m) const {
     const Lanes row(1);
     const std::string sum = sum_over_pieces([&](const Number& piece) {
-      return emit("fmul double " + take("double", partial(m.mean(), piece)) + ", " + double_of(span_of(piece).count()));
+      return emit("fmul double " + take("double", partial(m.mean(), piece)) + ", " +
+                  double_of(range_of(piece).count()));
     });
     const Value mean = m.mean_of(emit("fdiv double " + sum + ", " + double_of(count())));
     const std::string total = wide_number(mean);
     const std::string squares = sum_over_pieces([&](const Number& piece) {
       const std::string of = take("double", partial(m.mean(), piece));
       const Merge merge(Pair::Kind::kCentred, wide_number(m.mean_of(of)), total);
-      return merge.moved(take("double", partial(m.squares(), piece)), of, double_of(span_of(piece).count()));
+      return merge.moved(take("double", partial(m.squares(), piece)), of, double_of(range_of(piece).count()));
     });
     return {mean, m.squares_of(squares, count())};
   }

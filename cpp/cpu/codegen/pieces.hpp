@@ -17,7 +17,7 @@
 namespace kfusion::cpu::ir {
 
 /// Results of reductions.
-inline std::int64_t result_slots(const Form& form) {
+inline std::int64_t result_numbers(const Form& form) {
   return std::ranges::count(form.kernel.steps, StepKind::kReduce, &Step::kind);
 }
 constexpr std::int64_t whole_lines(std::int64_t bytes) { return (bytes + 63) & -64; }

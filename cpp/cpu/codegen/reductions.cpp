@@ -194,15 +194,15 @@ Value Reduction::finished(std::string accumulator, const Number& count) const {
   return {accumulator, narrows ? DType::kFloat32 : held_, vector};
 }
 
-void RowReduction::take(Carry& carry, const Elements& elements, const Part& part) const {
+void RowReduction::take(Carry& carry, const Elements& elements, const Window& window) const {
   const bool is_plain = by_chunks_ && !is_searched_for_;  // a float, as it is
   const std::string scalar = is_plain ? "float" : lane_, lanes = vector_of(scalar);
-  for (int j = 0; j < part.registers; ++j) {
+  for (int j = 0; j < window.registers; ++j) {
     std::string& accumulator = carry[(by_chunks_ ? chunk_ : first_) + static_cast<std::size_t>(j)].name;
     const Value& x = elements.value(argument_, j);
     std::string taken = is_plain ? x.name : lift(x);
-    if (part.count)
-      taken = emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + lanes + " " + taken + ", " +
+    if (window.count)
+      taken = emit("select " + vector_of("i1") + " " + mask_of(*window.count) + ", " + lanes + " " + taken + ", " +
                    lanes + " " + splat(scalar, identity_));
     accumulator = is_plain ? combine_in_chunk(accumulator, taken) : combine(accumulator, taken);
   }

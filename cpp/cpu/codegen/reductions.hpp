@@ -52,7 +52,7 @@ class RowReduction : public Reduction {
   bool is_searched_for() const { return is_searched_for_; }
   void begin_chunk(Carry& carry);
   void end_chunk(Carry& carry, const Number& chunk) const;
-  void take(Carry& carry, const Elements& elements, const Part& part) const;
+  void take(Carry& carry, const Elements& elements, const Window& window) const;
   /// One number of all accumulators.
   std::string accumulator(const Carry& carry) const;
   /// The row's value, of so many elements.

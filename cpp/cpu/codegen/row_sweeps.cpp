@@ -34,17 +34,17 @@ void RowSweeps::find_kept_by(const Sweep& s) {
   }
 }
 
-void RowSweeps::take(Sweep& s, const Span& span, Carry& carry, bool may_stream) {
+void RowSweeps::take(Sweep& s, const Range& range, Carry& carry, bool may_stream) {
   for (RowReduction& r : s.reductions) r.begin(carry);
-  if (!s.moments.empty() || std::ranges::any_of(s.reductions, &RowReduction::by_chunks)) return chunks(s, span, carry);
-  for_runs(s.wanted, span, carry, [&] { elements(s, span.begin, span.end, carry, may_stream); });
+  if (!s.moments.empty() || std::ranges::any_of(s.reductions, &RowReduction::by_chunks)) return chunks(s, range, carry);
+  for_runs(s.wanted, range, carry, [&] { elements(s, range.begin, range.end, carry, may_stream); });
 }
 
-void RowSweeps::for_runs(const std::vector<int>& wanted, const Span& span, Carry& carry, const Body& body) {
+void RowSweeps::for_runs(const std::vector<int>& wanted, const Range& range, Carry& carry, const Body& body) {
   if (form_.run_axes() == 0) return body();
-  at_.go_to_run(span.first_run);
-  for_each(span.first_run, span.last_run, 1, carry, [&](const Number& run) {
-    begin_run(wanted, kept_steps_.empty() ? Number(0) : (run - span.first_run) * span.length() * 8);
+  at_.go_to_run(range.first_run);
+  for_each(range.first_run, range.last_run, 1, carry, [&](const Number& run) {
+    begin_run(wanted, kept_steps_.empty() ? Number(0) : (run - range.first_run) * range.length() * 8);
     body();
     at_.next_run();
   });
@@ -65,20 +65,20 @@ void RowSweeps::elements(const Sweep& s, const Number& begin, const Number& end,
   std::optional<Number> aligned;
   if (form_.streams && may_stream && !stores.empty()) aligned = first_aligned(stores, at_, begin, end);
   walk(form_, begin, end, aligned, carry,
-       [&](const Part& part, bool past_caches) { take_part(s, part, carry, past_caches); });
+       [&](const Window& window, bool past_caches) { take_window(s, window, carry, past_caches); });
 }
 
 /// Sums that floats hold for so many elements alone.
-void RowSweeps::chunks(Sweep& s, const Span& span, Carry& carry) {
-  const Carry pivot = pivots(s, span);
+void RowSweeps::chunks(Sweep& s, const Range& range, Carry& carry) {
+  const Carry pivot = pivots(s, range);
   for (std::size_t k = 0; k < pivot.size(); ++k) s.moments[k].begin(carry, pivot[k].name);
   const std::int64_t chunk = elements_of_chunk(form_);
-  for_runs(s.wanted, span, carry, [&] {
-    for_each(span.begin, span.end + (chunk - 1), chunk, carry, [&](const Number& i) {
+  for_runs(s.wanted, range, carry, [&] {
+    for_each(range.begin, range.end + (chunk - 1), chunk, carry, [&](const Number& i) {
       for (RowMoments& m : s.moments) m.begin_chunk(carry);
       for (RowReduction& r : s.reductions)
         if (r.by_chunks()) r.begin_chunk(carry);
-      elements(s, i, least(i + chunk, span.end), carry, false);
+      elements(s, i, least(i + chunk, range.end), carry, false);
       for (auto r = s.reductions.rbegin(); r != s.reductions.rend(); ++r)
         if (r->by_chunks()) r->end_chunk(carry, i);
       for (auto m = s.moments.rbegin(); m != s.moments.rend(); ++m) m->end_chunk(carry);
@@ -87,57 +87,57 @@ void RowSweeps::chunks(Sweep& s, const Span& span, Carry& carry) {
 }
 
 /// Takes pivots from the first registers, or where there is less from the first elements alone.
-Carry RowSweeps::pivots(const Sweep& s, const Span& span) {
+Carry RowSweeps::pivots(const Sweep& s, const Range& range) {
   Carry all;
   for (std::size_t k = 0; k < s.moments.size(); ++k) all.push_back({vector_of("float"), splat("float", "0.0")});
   if (all.empty()) return all;
-  const auto take = [&](const Part& part) {
-    elements_.compute(s.wanted, part);
-    for (std::size_t k = 0; k < all.size(); ++k) all[k].name = s.moments[k].pivot_of(elements_, part);
+  const auto take = [&](const Window& window) {
+    elements_.compute(s.wanted, window);
+    for (std::size_t k = 0; k < all.size(); ++k) all[k].name = s.moments[k].pivot_of(elements_, window);
   };
   if (form_.run_axes() > 0) {
-    at_.go_to_run(span.first_run);
+    at_.go_to_run(range.first_run);
     begin_run(s.wanted, 0);
   }
-  const Part whole{span.begin, form_.registers, std::nullopt};
+  const Window whole{range.begin, form_.registers, std::nullopt};
   if (form_.begins_with_registers()) {
     take(whole);
     return all;
   }
   const std::int64_t lanes = form_.lanes;
   when(
-      Number(lanes * form_.registers) <= span.length(), all, [&] { take(whole); },
-      [&] { take({span.begin, 1, least(lanes, span.length())}); });
+      Number(lanes * form_.registers) <= range.length(), all, [&] { take(whole); },
+      [&] { take({range.begin, 1, least(lanes, range.length())}); });
   return all;
 }
 
-RowMoments::Moments RowSweeps::moments(const RowMoments& m, const Span& span, const Carry& carry) {
-  const RowMoments::Moments taken = m.finish(carry, span.runs(), span.length());
+RowMoments::Moments RowSweeps::moments(const RowMoments& m, const Range& range, const Carry& carry) {
+  const RowMoments::Moments taken = m.finish(carry, range.runs(), range.length());
   Carry values = {{"double", taken.mean}, {"double", taken.squares}};
-  when(RowMoments::are_lost(taken), values, [&] { take_again(m, span, values); });
+  when(RowMoments::are_lost(taken), values, [&] { take_again(m, range, values); });
   return {values[0].name, values[1].name, taken.about_pivots};
 }
 
 /// By two sweeps, one register after the other.
-void RowSweeps::take_again(const RowMoments& m, const Span& span, Carry& values) {
+void RowSweeps::take_again(const RowMoments& m, const Range& range, Carry& values) {
   const std::string doubles = vector_of("double"), zero = splat("double", "-0.0");
   const std::vector<int> wanted = {m.argument()};
   const auto sum = [&](const std::function<std::string(const std::string&)>& term) {
     Carry all = {{doubles, zero}};
-    for_runs(wanted, span, all, [&] {
-      for_each(span.begin, span.end + (form_.lanes - 1), form_.lanes, all, [&](const Number& i) {
-        const Part part{i, 1, least(form_.lanes, span.end - i)};
-        elements_.compute(wanted, part);
+    for_runs(wanted, range, all, [&] {
+      for_each(range.begin, range.end + (form_.lanes - 1), form_.lanes, all, [&](const Number& i) {
+        const Window window{i, 1, least(form_.lanes, range.end - i)};
+        elements_.compute(wanted, window);
         const std::string x = elements_.value(m.argument(), 0).name;
         const std::string wide = emit("fpext " + vector_of("float") + " " + x + " to " + doubles);
-        const std::string counted = emit("select " + vector_of("i1") + " " + mask_of(*part.count) + ", " + doubles +
+        const std::string counted = emit("select " + vector_of("i1") + " " + mask_of(*window.count) + ", " + doubles +
                                          " " + term(wide) + ", " + doubles + " " + zero);
         all[0].name = wide_sum(all[0].name, counted);
       });
     });
     return sum_of_lanes(all[0].name);
   };
-  const std::string count = emit("sitofp i64 " + span.count().name() + " to double");
+  const std::string count = emit("sitofp i64 " + range.count().name() + " to double");
   values[0].name = emit("fdiv double " + sum([](const std::string& x) { return x; }) + ", " + count);
   const std::string rounded = emit("fptrunc double " + values[0].name + " to float");
   const std::string centre = broadcast({emit("fpext float " + rounded + " to double"), DType::kFloat64, false}).name;
@@ -147,12 +147,12 @@ void RowSweeps::take_again(const RowMoments& m, const Span& span, Carry& values)
   });
 }
 
-void RowSweeps::take_part(const Sweep& s, const Part& part, Carry& carry, bool past_caches) {
-  if (s.fetches) fetches_.take(part, *s.fetches);
-  elements_.compute(s.wanted, part);
-  for (const RowReduction& r : s.reductions) r.take(carry, elements_, part);
-  for (const RowMoments& m : s.moments) m.take(carry, elements_, part);
-  for (const int step : s.keeps) elements_.keep(step, kept(step), part);
+void RowSweeps::take_window(const Sweep& s, const Window& window, Carry& carry, bool past_caches) {
+  if (s.fetches) fetches_.take(window, *s.fetches);
+  elements_.compute(s.wanted, window);
+  for (const RowReduction& r : s.reductions) r.take(carry, elements_, window);
+  for (const RowMoments& m : s.moments) m.take(carry, elements_, window);
+  for (const int step : s.keeps) elements_.keep(step, kept(step), window);
   // Loads of sums wait for stores before them whose addresses look alike: sums come first.
   for (const bool summed : {true, false})
     for (const int t : s.stores) {
@@ -160,20 +160,20 @@ void RowSweeps::take_part(const Sweep& s, const Part& part, Carry& carry, bool p
       const Place& to = form_.stores[static_cast<std::size_t>(t)];
       if (to.summed != summed) continue;
       if (summed)
-        elements_.add_to(to, store.to.dtype, store.step, part);
+        elements_.add_to(to, store.to.dtype, store.step, window);
       else
-        elements_.store(to, store.to.dtype, store.step, part, past_caches);
+        elements_.store(to, store.to.dtype, store.step, window, past_caches);
     }
 }
 
-void RowSweeps::clear_sums(const Span& row) {
+void RowSweeps::clear_sums(const Range& row) {
   Carry nothing;
   for (std::size_t t = 0; t < form_.stores.size(); ++t) {
     const Place& to = form_.stores[t];
     if (!to.summed) continue;
     for_runs({}, row, nothing, [&] {
       walk(form_, row.begin, row.end, std::nullopt, nothing,
-           [&](const Part& part, bool) { elements_.clear(to, form_.kernel.stores[t].to.dtype, part); });
+           [&](const Window& window, bool) { elements_.clear(to, form_.kernel.stores[t].to.dtype, window); });
     });
   }
 }

@@ -10,7 +10,7 @@
 namespace kfusion::cpu::ir {
 
 /// The elements [begin, end) of each of these runs of a row.
-struct Span {
+struct Range {
   Number first_run = 0, last_run = 1, begin = 0, end = 0;
   Number runs() const { return last_run - first_run; }
   Number length() const { return end - begin; }
@@ -29,23 +29,23 @@ class RowSweeps {
   void find_none();
 
   /// Begins the reductions of `s` and takes up the elements; what they have then is in `carry`.
-  void take(Sweep& s, const Span& span, Carry& carry, bool may_stream);
+  void take(Sweep& s, const Range& range, Carry& carry, bool may_stream);
   /// Comes from what take() left, where that can be told from the sums, else from the elements again.
-  RowMoments::Moments moments(const RowMoments& m, const Span& span, const Carry& carry);
+  RowMoments::Moments moments(const RowMoments& m, const Range& range, const Carry& carry);
   /// Sums of parts of the rows are those of none.
-  void clear_sums(const Span& row);
+  void clear_sums(const Range& row);
   /// Later sweeps find what `s` has kept.
   void find_kept_by(const Sweep& s);
 
  private:
   using Body = std::function<void()>;
-  void for_runs(const std::vector<int>& wanted, const Span& span, Carry& carry, const Body& body);
+  void for_runs(const std::vector<int>& wanted, const Range& range, Carry& carry, const Body& body);
   void begin_run(const std::vector<int>& wanted, const Number& kept_offset);
   void elements(const Sweep& s, const Number& begin, const Number& end, Carry& carry, bool may_stream);
-  void chunks(Sweep& s, const Span& span, Carry& carry);
-  Carry pivots(const Sweep& s, const Span& span);
-  void take_again(const RowMoments& m, const Span& span, Carry& values);
-  void take_part(const Sweep& s, const Part& part, Carry& carry, bool past_caches);
+  void chunks(Sweep& s, const Range& range, Carry& carry);
+  Carry pivots(const Sweep& s, const Range& range);
+  void take_again(const RowMoments& m, const Range& range, Carry& values);
+  void take_window(const Sweep& s, const Window& window, Carry& carry, bool past_caches);
   Pointer kept(int step) const;
 
   const Form& form_;

@@ -71,9 +71,9 @@ class RowsText {
     const std::int64_t none = std::numeric_limits<std::int64_t>::max();
     const int is_it = step(r.argument()).arguments[0];
     Carry first = {{"i64", std::to_string(none)}};
-    walk(form_, begin, end, std::nullopt, first, [&](const Part& part, bool) {
-      elements_.compute({is_it}, part);
-      first[0].name = least(Number(first[0].name), first_lane(is_it, part, none)).name();
+    walk(form_, begin, end, std::nullopt, first, [&](const Window& window, bool) {
+      elements_.compute({is_it}, window);
+      first[0].name = least(Number(first[0].name), first_lane(is_it, window, none)).name();
     });
     const DType type = compute_dtype(step(r.step()).dtype);
     const Number found(first[0].name);
@@ -85,19 +85,19 @@ class RowsText {
                                     type, false});
   }
 
-  /// The place of the first lane of a part where a step is true.
-  Number first_lane(int s, const Part& part, std::int64_t none) {
+  /// The place of the first lane of a window where a step is true.
+  Number first_lane(int s, const Window& window, std::int64_t none) {
     const std::string masks = vector_of("i1"), bits = "i" + std::to_string(form_.lanes);
     std::string all = "0";
-    for (int j = 0; j < part.registers; ++j) {
+    for (int j = 0; j < window.registers; ++j) {
       std::string mask = elements_.value(s, j).name;
-      if (part.count) mask = emit("and " + masks + " " + mask + ", " + mask_of(*part.count));
+      if (window.count) mask = emit("and " + masks + " " + mask + ", " + mask_of(*window.count));
       const std::string lanes =
           emit("zext " + bits + " " + emit("bitcast " + masks + " " + mask + " to " + bits) + " to i64");
       all = emit("or i64 " + all + ", " + emit("shl i64 " + lanes + ", " + std::to_string(form_.lanes * j)));
     }
     const Number first(call("i64", "llvm.cttz.i64", {{"i64", all}, {"i1", "false"}}));
-    return choose(Number(all) == 0, none, part.first + first);
+    return choose(Number(all) == 0, none, window.first + first);
   }
 
   /// The one element that is not 0, if the row has it.
@@ -125,7 +125,7 @@ class RowsText {
   Elements elements_;
   RowSweeps sweeps_;
   RowPlan plan_;
-  Span row_;
+  Range row_;
   std::map<int, Number> chunks_;  ///< by step: where the chunk begins that had its extreme first
 };
 

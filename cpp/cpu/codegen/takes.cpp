@@ -73,31 +73,32 @@ std::string gathered(const Pointer& base, const std::string& offsets, int item) 
 
 /// Registers of elements as they lie in memory, each at its own index.
 std::vector<Value> elements_taken(const Form& form, const Addresses& at, const Step& take,
-                                  const std::vector<Value>& indices, const Part& part) {
+                                  const std::vector<Value>& indices, const Window& window) {
   const Place& table = form.tables[static_cast<std::size_t>(take.index)];
-  const std::string counted = part.count ? mask_of(*part.count) : "";
+  const std::string counted = window.count ? mask_of(*window.count) : "";
   std::vector<Found> all;
   std::vector<std::string> lost;
   for (const Value& index : indices) {
     all.push_back(found(form, at, take.index, index));
     lost.push_back(of_masks("xor", all.back().is_there, splat("i1", "true")));
-    if (part.count) lost.back() = of_masks("and", lost.back(), counted);
-    if (part.count) all.back().is_there = of_masks("and", all.back().is_there, counted);
+    if (window.count) lost.back() = of_masks("and", lost.back(), counted);
+    if (window.count) all.back().is_there = of_masks("and", all.back().is_there, counted);
   }
   std::string any = lost[0];
   for (std::size_t j = 1; j < lost.size(); ++j) any = of_masks("or", any, lost[j]);
   when({any_of(any)}, [&] { report_first(at, take.index, all, lost); });
 
-  const std::string positions_apart = in_lanes(at.integer(form.step(take.index)));
+  const std::string positions_apart = in_lanes(at.integer(form.table_stride(take.index)));
   std::vector<Value> registers;
   for (std::size_t j = 0; j < all.size(); ++j) {
     std::string offsets = of_longs("mul", all[j].position, positions_apart);
-    if (table.staged) {
-      offsets = of_longs("add", offsets, staged_numbers(at.numbers(table), part, static_cast<int>(j)));
+    if (table.copied) {
+      offsets = of_longs("add", offsets, copied_numbers(at.numbers(table), window, static_cast<int>(j)));
     } else if (table.reach > Reach::kOfRun) {
-      const Number step = at.step(table), first = (part.first + std::int64_t{form.lanes} * static_cast<int>(j)) * step;
-      offsets =
-          of_longs("add", offsets, of_longs("add", of_longs("mul", numbered("i64"), in_lanes(step)), in_lanes(first)));
+      const Number stride = at.stride(table),
+                   first = (window.first + std::int64_t{form.lanes} * static_cast<int>(j)) * stride;
+      offsets = of_longs("add", offsets,
+                         of_longs("add", of_longs("mul", numbered("i64"), in_lanes(stride)), in_lanes(first)));
     }
     const std::string raw = gathered(at.row(table), chosen(all[j].is_there, offsets, splat("i64", "0")), table.item);
     const std::string typed = emit("bitcast " + vector_of(bits_of_item(table.item)) + " " + raw + " to " +
@@ -113,7 +114,7 @@ Number offset_in_table(const Form& form, const Addresses& at, int table, const V
   const Lanes row(1);
   const Found f = found(form, at, table, index);
   when({f.is_there}, [] {}, [&] { report(at, table, f.index); });
-  return Number(chosen(f.is_there, f.position, "0")) * at.integer(form.step(table));
+  return Number(chosen(f.is_there, f.position, "0")) * at.integer(form.table_stride(table));
 }
 
 Value number_taken(const Form& form, const Addresses& at, const Step& take, const Number& offset) {
@@ -128,15 +129,15 @@ void Elements::find_offsets(int index, const Value& number) {
       offsets_[t] = offset_in_table(form_, at_, take.index, number);
 }
 
-std::vector<Value> Elements::taken(int s, const Part& part) {
+std::vector<Value> Elements::taken(int s, const Window& window) {
   const Step& take = step(s);
   const int index = take.arguments[0];
-  if (!form_.is_vector(index) && !form_.tables[static_cast<std::size_t>(take.index)].staged)
-    return load(form_.tables[static_cast<std::size_t>(take.index)], take.dtype, part,
+  if (!form_.is_vector(index) && !form_.tables[static_cast<std::size_t>(take.index)].copied)
+    return load(form_.tables[static_cast<std::size_t>(take.index)], take.dtype, window,
                 *offsets_[static_cast<std::size_t>(s)]);
   std::vector<Value> indices;
-  for (int j = 0; j < part.registers; ++j) indices.push_back(value(index, j));
-  return elements_taken(form_, at_, take, indices, part);
+  for (int j = 0; j < window.registers; ++j) indices.push_back(value(index, j));
+  return elements_taken(form_, at_, take, indices, window);
 }
 
 }  // namespace kfusion::cpu::ir

@@ -59,21 +59,21 @@ void transpose(std::vector<std::string>& v, int lanes, int item) {
 
 }  // namespace
 
-void Transposed::bring(const Part& part) const { move(part, false); }
-void Transposed::take_back(const Part& part) const { move(part, true); }
+void Transposed::bring(const Window& window) const { move(window, false); }
+void Transposed::take_back(const Window& window) const { move(window, true); }
 
-void Transposed::move(const Part& part, bool back) const {
+void Transposed::move(const Window& window, bool back) const {
   const Number pitch = at_.integer(form_.stride(place_, form_.axes - 1));
-  for (int j = 0; j < part.registers; ++j) {
-    const Pointer rows = at_.row(place_) + (part.first + std::int64_t{form_.lanes} * j) * pitch;
+  for (int j = 0; j < window.registers; ++j) {
+    const Pointer rows = at_.row(place_) + (window.first + std::int64_t{form_.lanes} * j) * pitch;
     const Pointer at = scratch_ + std::int64_t{form_.lanes} * j * place_.item;
-    if (!part.count) {
+    if (!window.count) {
       whole(rows, pitch, at, back);
       continue;
     }
     when(
-        *part.count == form_.lanes, [&] { whole(rows, pitch, at, back); },
-        [&] { one_by_one(rows, pitch, at, *part.count, back); });
+        *window.count == form_.lanes, [&] { whole(rows, pitch, at, back); },
+        [&] { one_by_one(rows, pitch, at, *window.count, back); });
   }
 }
 
@@ -89,7 +89,7 @@ void Transposed::dense_rows(const Pointer& rows, const Pointer& at, bool back) c
   const int lanes = form_.lanes, item = place_.item, elements = place_.row_elements;
   const std::int64_t bytes = std::int64_t{lanes} * item;
   std::vector<std::string> from;
-  for (int k = 0; k < elements; ++k) from.push_back(load(back ? at + step() * k : rows + bytes * k, lanes, item));
+  for (int k = 0; k < elements; ++k) from.push_back(load(back ? at + row_bytes() * k : rows + bytes * k, lanes, item));
   for (int k = 0; k < elements; ++k) {
     const auto element = [&](int l) { return l * elements + k; };
     const auto place = [&](int l) {
@@ -97,7 +97,7 @@ void Transposed::dense_rows(const Pointer& rows, const Pointer& at, bool back) c
       return e % elements * lanes + e / elements;
     };
     const std::string x = back ? picked(from, lanes, item, place) : picked(from, lanes, item, element);
-    store(x, back ? rows + bytes * k : at + step() * k, lanes, item);
+    store(x, back ? rows + bytes * k : at + row_bytes() * k, lanes, item);
   }
 }
 
@@ -105,12 +105,12 @@ void Transposed::dense_rows(const Pointer& rows, const Pointer& at, bool back) c
 void Transposed::block(const Pointer& rows, const Number& pitch, const Pointer& at, const Number& element,
                        bool back) const {
   const int lanes = form_.lanes, item = place_.item, side = side_of_squares(item, lanes);
-  const Pointer from = rows + element * item, to = at + element * step();
+  const Pointer from = rows + element * item, to = at + element * row_bytes();
   std::vector<std::string> v;
   const auto piece = [&](int i, int square) { return from + pitch * (square * side + i); };
   for (int i = 0; i < side; ++i) {
     if (back) {
-      v.push_back(load(to + step() * i, lanes, item));
+      v.push_back(load(to + row_bytes() * i, lanes, item));
       continue;
     }
     std::vector<std::string> pieces;
@@ -126,7 +126,7 @@ void Transposed::block(const Pointer& rows, const Number& pitch, const Pointer& 
   for (int i = 0; i < side; ++i) {
     const std::string& x = v[static_cast<std::size_t>(i)];
     if (!back) {
-      store(x, to + step() * i, lanes, item);
+      store(x, to + row_bytes() * i, lanes, item);
       continue;
     }
     for (int square = 0; square < lanes / side; ++square)
@@ -141,7 +141,7 @@ void Transposed::one_by_one(const Pointer& rows, const Number& pitch, const Poin
   for_each(0, count, 1, [&](const Number& row) {
     const Pointer from = rows + row * pitch, to = at + row * place_.item;
     for_each(0, count_, 1, [&](const Number& element) {
-      const Pointer here = from + element * place_.item, there = to + element * step();
+      const Pointer here = from + element * place_.item, there = to + element * row_bytes();
       const std::string x = emit("load " + type + ", ptr " + (back ? there : here).name + ", align 1");
       text().line("store " + type + " " + x + ", ptr " + (back ? here : there).name + ", align 1");
     });

@@ -14,19 +14,19 @@ class Transposed {
 
   const Place& place() const { return place_; }
   /// Bytes from element to element in scratch memory.
-  std::int64_t step() const { return std::int64_t{form_.lanes} * form_.registers * place_.item; }
-  /// Element 0 of what would be row 0, for a part whose first row is the first in scratch memory.
-  Pointer row(const Part& part) const { return scratch_ + (Number(0) - part.first * place_.item); }
+  std::int64_t row_bytes() const { return std::int64_t{form_.lanes} * form_.registers * place_.item; }
+  /// Element 0 of what would be row 0, for a window whose first row is the first in scratch memory.
+  Pointer row(const Window& window) const { return scratch_ + (Number(0) - window.first * place_.item); }
 
-  void bring(const Part& part) const;
-  void take_back(const Part& part) const;
+  void bring(const Window& window) const;
+  void take_back(const Window& window) const;
 
  private:
   void whole(const Pointer& rows, const Number& pitch, const Pointer& at, bool back) const;
   void dense_rows(const Pointer& rows, const Pointer& at, bool back) const;
   void block(const Pointer& rows, const Number& pitch, const Pointer& at, const Number& element, bool back) const;
   void one_by_one(const Pointer& rows, const Number& pitch, const Pointer& at, const Number& count, bool back) const;
-  void move(const Part& part, bool back) const;
+  void move(const Window& window, bool back) const;
 
   const Form& form_;
   const Addresses& at_;

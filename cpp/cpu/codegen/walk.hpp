@@ -10,7 +10,7 @@ namespace kfusion::cpu::ir {
 Number first_aligned(const std::vector<const Place*>& stores, const Addresses& at, const Number& begin,
                      const Number& end);
 
-using Take = std::function<void(const Part& part, bool past_caches)>;
+using Take = std::function<void(const Window& window, bool past_caches)>;
 
 /// The elements [begin, end) of a row. `aligned`: from there on stores go past the caches.
 void walk(const Form& form, const Number& begin, const Number& end, const std::optional<Number>& aligned, Carry& carry,

@@ -70,11 +70,11 @@ struct Operand {
   bool per_row() const;  ///< it does not vary along the reduced axes
 };
 
-/// An array of which a step takes elements at positions that another step gives. They lie `step` elements apart from
+/// An array of which a step takes elements at positions that another step gives. They lie `stride` elements apart from
 /// where the operand says. Nothing is read at an index that has no position.
 struct Table {
   Operand from;
-  std::int64_t step = 0;
+  std::int64_t stride = 0;
   Positions positions;
   int axis = 0;          ///< of the array as its function sees it, for messages
   std::string function;  ///< whose index it is, for messages

@@ -148,7 +148,7 @@ int Steps::add_take(NodeId n) {
   s.index = static_cast<int>(tables_.size());
   tables_.push_back(seen_from(space_, space_.spans.at(n), elements, node.dtype));
   Table& table = k_.tables.emplace_back();
-  table.step = elements.step;
+  table.stride = elements.step;
   table.positions = {elements.positions, take.nonnegative};
   table.axis = take.axis;
   table.function = g_.stages[at(node.stage)].name;
@@ -187,13 +187,13 @@ bool Steps::is_around_product() const {
 
 std::int64_t Steps::extent_of_row() const { return product(extents_of(space_.extents, space_.reduced)); }
 
-/// Along the reduced axes, which are neighbours, elements `step` apart.
-Extents Steps::strides_in_row(std::int64_t step) const {
+/// Along the reduced axes, which are neighbours, elements `stride` apart.
+Extents Steps::strides_in_row(std::int64_t stride) const {
   Extents strides(space_.extents.size(), 0);
   for (std::size_t axis = space_.extents.size(); axis-- > 0;) {
     if ((space_.reduced & axis_bit(axis)) == 0) continue;
-    strides[axis] = step;
-    step *= space_.extents[axis];
+    strides[axis] = stride;
+    stride *= space_.extents[axis];
   }
   return strides;
 }

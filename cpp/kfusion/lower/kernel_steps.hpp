@@ -34,7 +34,7 @@ class Steps {
   int add_pick(NodeId n, int element);
   bool is_around_product() const;
   std::int64_t extent_of_row() const;
-  Extents strides_in_row(std::int64_t step) const;
+  Extents strides_in_row(std::int64_t stride) const;
   int place_in_row(NodeId value);
   int element_of_row(const Access& from);
   int known_positions(int index, const Positions& positions);

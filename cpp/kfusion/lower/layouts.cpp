@@ -18,11 +18,11 @@ bool is_dense(const Extents& shape, const Extents& strides) {
   std::vector<std::size_t> axes(shape.size());
   std::iota(axes.begin(), axes.end(), std::size_t{0});
   std::ranges::sort(axes, {}, [&](std::size_t i) { return strides[i]; });
-  std::int64_t step = 1;
+  std::int64_t stride = 1;
   for (const std::size_t i : axes) {
     if (shape[i] == 1) continue;
-    if (strides[i] != step) return false;
-    step *= shape[i];
+    if (strides[i] != stride) return false;
+    stride *= shape[i];
   }
   return true;
 }
@@ -169,8 +169,8 @@ class Layouts {
     }
     if (!axes) return std::nullopt;
     Extents strides(shape.size());
-    std::int64_t step = 1;
-    for (std::size_t k = shape.size(); k-- > 0; step *= shape[(*axes)[k]]) strides[(*axes)[k]] = step;
+    std::int64_t stride = 1;
+    for (std::size_t k = shape.size(); k-- > 0; stride *= shape[(*axes)[k]]) strides[(*axes)[k]] = stride;
     return strides;
   }
 

@@ -11,8 +11,8 @@
 namespace kfusion {
 namespace {
 
-/// "relu+layernorm.mean" as an identifier: "relu_layernorm_mean".
-std::string identifier_of(const std::string& label) {
+/// What a kernel is called: "relu_layernorm_mean" for the label "relu+layernorm.mean".
+std::string kernel_name(const std::string& label) {
   std::string result;
   for (const char c : label) {
     const bool is_word = std::isalnum(static_cast<unsigned char>(c)) != 0;
@@ -32,7 +32,7 @@ Lowering::Lowering(const Plan& plan, OutputStrides outputs)
       output_of_(first_outputs(plan)) {}
 
 std::string Lowering::name_of(const Group& group) const {
-  return identifier_of(labels_.of(stages_of(plan_.graph, group)));
+  return kernel_name(labels_.of(stages_of(plan_.graph, group)));
 }
 
 std::vector<Strided> Lowering::add_steps(const Group& group, Space& space, Steps& steps, Kernel& k) const {

@@ -70,7 +70,7 @@ class Text {
         return "cast(" + joined(s.arguments, "%") + ")";
       case StepKind::kTake:
         return operand_text(k_.tables[i].from, name(k_.tables[i].from.node)) + "[%" + std::to_string(s.arguments[0]) +
-               " * " + std::to_string(k_.tables[i].step) + "]";
+               " * " + std::to_string(k_.tables[i].stride) + "]";
       default:
         return std::string(kfusion::name(s.op)) + "(" + joined(s.arguments, "%") + ")";
     }

@@ -146,7 +146,7 @@ class Interpreter {
     const Value index = converted(seen(s.arguments[0], s.level), DType::kInt64);
     const std::byte* const array = arrays_.loads[k_.loads.size() + at(s.index)];
     const Value from = placed(t.from, array, s.level), result = make_value(t.from.dtype, from.access.shape);
-    const auto step = t.step * static_cast<std::int64_t>(item_bytes(t.from.dtype));
+    const auto step = t.stride * static_cast<std::int64_t>(item_bytes(t.from.dtype));
     const Loop copy = cast_loop(t.from.dtype, t.from.dtype);
     Walk(from.access.shape, {result.access.strides, from.access.strides, index.access.strides})(
         {result.first(), from.first(), index.first()}, [&](std::int64_t n, Pointers p, const Strides& strides) {

@@ -9,13 +9,13 @@ namespace kfusion::cpu::ir {
 
 /// Bytes of a copy of so many elements, with a register behind them.
 template <class N>
-N stage_pitch(const N& elements) {
+N copy_pitch(const N& elements) {
   return (elements * 8 + 575) & -64;
 }
 
-class RowStages {
+class RowCopies {
  public:
-  RowStages(const Form& form, Addresses& at);
+  RowCopies(const Form& form, Addresses& at);
 
   /// Before all rows, where no address has moved.
   void begin();
@@ -27,22 +27,22 @@ class RowStages {
   void store(const Number& first, const Number& rows) const;
 
  private:
-  struct Stage {
+  struct Copy {
     const Place* place;
     Pointer memory, array;  ///< of an iota its number
   };
   Number stride(const Place& p, int axis) const { return at_.integer(form_.stride(p, axis)); }
   Number across(const Place& p) const { return stride(p, form_.axes - 2); }
-  void fill(const Stage& s, const Number& first, const Number& rows) const;
-  void count_off(const Stage& s, const Number& first, const Number& rows) const;
+  void fill(const Copy& s, const Number& first, const Number& rows) const;
+  void count_off(const Copy& s, const Number& first, const Number& rows) const;
   template <class Row>
-  void for_rows(const Pointer& a, const Number& a_step, const Pointer& b, const Number& b_step, const Number& rows,
+  void for_rows(const Pointer& a, const Number& a_stride, const Pointer& b, const Number& b_stride, const Number& rows,
                 const Row& row) const;
 
   const Form& form_;
   Addresses& at_;
   Number cols_ = 0, block_ = 0;
-  std::vector<Stage> stages_;
+  std::vector<Copy> copies_;
   std::vector<std::string> masks_;
 };
 

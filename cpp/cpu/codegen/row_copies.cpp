@@ -1,40 +1,40 @@
-#include "cpu/codegen/row_stages.hpp"
+#include "cpu/codegen/row_copies.hpp"
 
 #include "cpu/codegen/memory.hpp"
 
 namespace kfusion::cpu::ir {
 
-RowStages::RowStages(const Form& form, Addresses& at) : form_(form), at_(at) {
+RowCopies::RowCopies(const Form& form, Addresses& at) : form_(form), at_(at) {
   if (!form.joins_rows) return;
   cols_ = at.integer(form.extent(form.axes - 1)), block_ = at.integer(form.block());
   for (int k = 0; k < form.registers_of_row(); ++k) masks_.push_back(mask_of(cols_ - std::int64_t{form.lanes} * k));
   Pointer memory = at.field(Field::kScratch);
-  const Number pitch = stage_pitch(block_ * cols_);
+  const Number pitch = copy_pitch(block_ * cols_);
   for (const auto* places : {&form.loads, &form.iotas, &form.tables, &form.stores})
     for (const Place& p : *places) {
-      if (!p.staged) continue;
-      stages_.push_back({&p, memory, {}});
+      if (!p.copied) continue;
+      copies_.push_back({&p, memory, {}});
       memory = memory + pitch;
     }
 }
 
-void RowStages::begin() {
-  for (Stage& s : stages_) {
+void RowCopies::begin() {
+  for (Copy& s : copies_) {
     s.array = at_.row(*s.place);
     if (s.place->repeats && !s.place->by_rows) fill(s, 0, block_);
   }
 }
 
-void RowStages::begin_row() {
-  for (Stage& s : stages_) {
+void RowCopies::begin_row() {
+  for (Copy& s : copies_) {
     if (!s.place->by_rows) continue;
     s.array = at_.row(*s.place);
     if (s.place->repeats) fill(s, 0, least(block_, at_.integer(form_.extent(form_.axes - 2))));
   }
 }
 
-void RowStages::load(const Number& first, const Number& rows) {
-  for (const Stage& s : stages_) {
+void RowCopies::load(const Number& first, const Number& rows) {
+  for (const Copy& s : copies_) {
     if (!s.place->stored && !s.place->repeats) fill(s, first, rows);
     const bool are_numbers = s.place->is_table || s.place->is_iota();
     at_.lies_at(*s.place, s.memory + (Number(0) - first * cols_) * (are_numbers ? 8 : s.place->item));
@@ -43,17 +43,17 @@ void RowStages::load(const Number& first, const Number& rows) {
 
 /// row(a, b) for so many rows.
 template <class Row>
-void RowStages::for_rows(const Pointer& a, const Number& a_step, const Pointer& b, const Number& b_step,
+void RowCopies::for_rows(const Pointer& a, const Number& a_stride, const Pointer& b, const Number& b_stride,
                          const Number& rows, const Row& row) const {
   Carry at = {{"ptr", a.name}, {"ptr", b.name}};
   for_each(0, rows, 1, at, [&](const Number&) {
     const Pointer here{at[0].name}, there{at[1].name};
     row(here, there);
-    at[0].name = (here + a_step).name, at[1].name = (there + b_step).name;
+    at[0].name = (here + a_stride).name, at[1].name = (there + b_stride).name;
   });
 }
 
-void RowStages::fill(const Stage& s, const Number& first, const Number& rows) const {
+void RowCopies::fill(const Copy& s, const Number& first, const Number& rows) const {
   const Place& p = *s.place;
   if (p.is_iota() || p.is_table) return count_off(s, first, rows);
   const Pointer from = s.array + first * across(p);
@@ -83,15 +83,15 @@ void RowStages::fill(const Stage& s, const Number& first, const Number& rows) co
 }
 
 /// The numbers of an iota, or the bytes from where a table begins.
-void RowStages::count_off(const Stage& s, const Number& first, const Number& rows) const {
+void RowCopies::count_off(const Copy& s, const Number& first, const Number& rows) const {
   const Place& p = *s.place;
   const Number begin = (p.is_iota() ? Number(s.array.name) : Number(0)) + first * across(p);
-  const std::string type = vector_of("i64"), step = splat_of("i64", stride(p, form_.axes - 1).name());
+  const std::string type = vector_of("i64"), apart = splat_of("i64", stride(p, form_.axes - 1).name());
   std::vector<std::string> lanes;
   for (int k = 0; k < form_.registers_of_row(); ++k) {
     const std::string numbers = emit("add " + type + " " + numbered("i64") + ", " +
                                      splat("i64", std::to_string(std::int64_t{form_.lanes} * k)));
-    lanes.push_back(emit("mul " + type + " " + numbers + ", " + step));
+    lanes.push_back(emit("mul " + type + " " + numbers + ", " + apart));
   }
   Carry at = {{"i64", begin.name()}, {"ptr", s.memory.name}};
   for_each(0, rows, 1, at, [&](const Number&) {
@@ -104,8 +104,8 @@ void RowStages::count_off(const Stage& s, const Number& first, const Number& row
   });
 }
 
-void RowStages::store(const Number& first, const Number& rows) const {
-  for (const Stage& s : stages_) {
+void RowCopies::store(const Number& first, const Number& rows) const {
+  for (const Copy& s : copies_) {
     const Place& p = *s.place;
     if (!p.stored) continue;
     const Pointer to = s.array + first * across(p);

@@ -9,12 +9,12 @@
 
 namespace kfusion::cpu::ir {
 
-struct Stages {
-  std::vector<Link> stages;
-  std::vector<std::int64_t> places;  ///< by slot: where in memory it begins
-  std::int64_t bytes = 0;            ///< of all slots
+struct WholeLinks {
+  std::vector<Link> links;
+  std::vector<std::int64_t> places;  ///< by buffer: where in memory it begins
+  std::int64_t bytes = 0;            ///< of all buffers
 };
 
-Stages stages_of(const Kernel& k);
+WholeLinks whole_links_of(const Kernel& k);
 
 }  // namespace kfusion::cpu::ir
