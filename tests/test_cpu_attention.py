@@ -193,7 +193,7 @@ def test_tensors(rng):
         assert executors == ["cpu_products"]
 
 
-def test_a_mask_of_positions_is_the_librarys():
+def test_a_mask_of_positions_is_of_the_library():
     """It leaves half of the scores out."""
     torch = pytest.importorskip("torch")
     spec = kf.spec((2, 4, 256, 32), like="torch")

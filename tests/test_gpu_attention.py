@@ -394,7 +394,7 @@ def test_masks_that_torchs_kernels_misread(dtype, wants_gradients):
 @pytest.mark.parametrize("mask", [None, "causal", "array"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
-def test_results_of_the_librarys_call_lie_as_it_gives_them(order, dtype, mask):
+def test_results_of_a_call_of_the_library_lie_as_it_gives_them(order, dtype, mask):
     """In another order they would be copied: which one, the library's choice among its kernels decides."""
     shape = [(4, 8, 256, 64)[a] for a in order]
     q, k, v = (torch.randn(shape, dtype=dtype, device="cuda").permute(order) for _ in range(3))
@@ -416,7 +416,7 @@ def test_results_of_the_librarys_call_lie_as_it_gives_them(order, dtype, mask):
 @pytest.mark.parametrize("is_causal", [False, True])
 @pytest.mark.parametrize("shape", [(1, 8, 33, 32), (2, 4, 200, 64)])
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3)])
-def test_gradients_of_the_librarys_attention(order, shape, is_causal, offset):
+def test_gradients_of_attention_of_the_library(order, shape, is_causal, offset):
     """Wherever arrays begin, and after eager code, whose graphs of cuDNN torch keeps, made for gradients in C order."""
     b, h, s, d = shape
     lies_as = torch.empty([shape[a] for a in order], device="meta").permute(order).stride()

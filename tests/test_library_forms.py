@@ -90,7 +90,7 @@ def test_our_attention_takes_masks_that_torchs_does_not():
     sweep(check, itertools.product(shapes, [torch.bool, torch.float32]))
 
 
-def test_steps_that_backward_reads_are_no_kernels_beside_the_librarys():
+def test_steps_that_backward_reads_are_no_kernels_beside_those_of_the_library():
     """The library's call gives the numbers of each row, too; what is as large as x its backward pass computes again."""
 
     def check(name, f):

@@ -67,7 +67,7 @@ def test_one_graph_whatever_the_spelling():
     sweep(check, SPELLINGS.items())
 
 
-def test_each_librarys_own_meaning():
+def test_each_library_means_its_own():
     def graph(f, spec):
         return trace(f, spec).graph
 
