@@ -72,6 +72,20 @@ def test_functions_and_errors_pickle():
     assert issubclass(kf.DeviceError, RuntimeError)
 
 
+@pytest.mark.parametrize("has_torch", [True, False])
+def test_torchs_attention_is_planned_before_torch_is_imported(has_torch):
+    """From specs alone, in a process that has not imported torch, or cannot."""
+    code = "import sys; sys.modules['torch'] = None\n" if not has_torch else ""
+    code += """
+import kfusion as kf
+q = kf.spec((2, 4, 64, 16), "float16", like="torch")
+assert kf.plan(kf.attention, q, q, q, device="H200").fused.launches == 1
+"""
+    if has_torch:
+        pytest.importorskip("torch")
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_import_loads_no_cuda_library():
     code = (
         "import kfusion, re; maps = open('/proc/self/maps').read(); "

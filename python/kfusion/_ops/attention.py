@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from .._graph.values import stage
@@ -45,7 +46,7 @@ def attention(
     """
     # torch's kernel may be faster: the graph learns of it. Torch takes a scale whose value may change as it is now.
     if type(scale) in (float, int, type(None)) and _is_torchs(q, k, v, mask, causal):
-        function = sys.modules["torch"].nn.functional.scaled_dot_product_attention
+        function = import_module("torch").nn.functional.scaled_dot_product_attention
         return function(q, k, v, mask, 0.0, causal, scale=scale)
     return attended(q, k, v, scale, mask, causal, 0.0)
 
@@ -53,6 +54,8 @@ def attention(
 def _is_torchs(q: Array, k: Array, v: Array, mask: Array | None, causal: bool) -> bool:
     """Whether torch's function takes these arguments."""
     if any(a._library != "torch" or a.ndim != 4 for a in (q, k, v)) or (causal and mask is not None):
+        return False
+    if find_spec("torch") is None:  # a spec may say like="torch" without it
         return False
     batches, dtypes = {a.shape[:-2] for a in (q, k, v)}, {a._dtype for a in (q, k, v)}
     if not len(batches) == len(dtypes) == 1:
