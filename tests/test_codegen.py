@@ -74,6 +74,13 @@ def test_what_is_the_same_text():
     assert "second" not in compiled[1].source
 
 
+def test_lanes_lie_in_one_row_where_rows_are_whole_vectors():
+    for cols, place in ((40, "lane_of(at, j)"), (37, "place(at.first + j)")):
+        graph = kf.trace(lambda x, n=cols: x + kf.astype(kf.iota((64, n), 1), "float32"), kf.spec((64, cols)))
+        (kernel,) = _core.cuda_kernels(graph, kf.device("h200").to_dict())
+        assert f"{place}.at[1]" in kernel.source
+
+
 def masked(g: _core.Graph, mask: int, *x: int) -> int:
     return normalized(g, g.map("where", [mask, total(g, *x), x[0]]))
 

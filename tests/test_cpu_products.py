@@ -138,6 +138,7 @@ def test_batches(how, some, rng):
         for right in (w, ws):
             check(lambda x, w, b: kf.relu(x @ w + b), x, right, b, scale=scale)
             check(lambda x, w, b: (x @ w + b).max(1), x, right, b, scale=scale)
+            check(lambda x, w: kf.where(x[..., :1] > 0, kf.relu(x @ w), -1.0).max(-1), x, right, scale=scale)
             check(lambda x, w, b: (x @ w + b).max(-1), x, right, b, scale=scale)
         check(lambda x, w, b: logsumexp(x @ w + b, axis=1), x, ws, b, scale=10)
         check(lambda x, w, b: logsumexp(x @ w + b, axis=-1), x, ws, b, scale=10)
@@ -162,6 +163,11 @@ def test_gates(rng):
     for half in HALVES:
         x, g, u = (draw(rng, *s, dtype=half) for s in ((300, 700), (900, 700), (900, 700)))
         check(lambda x, g, u: kf.silu(x @ g.T / 26) * (x @ u.T / 26), x, g, u, scale=8)
+
+
+def test_one_of_two_reductions_is_of_a_map_that_follows_it(rng):
+    x, w = draw(rng, 300, 64), draw(rng, 64, 70) / 8
+    check(lambda x, w: (kf.relu(y := x @ w).max(-1), kf.sin(kf.tanh(y)).sum(-1)), x, w, scale=30)
 
 
 def test_losses(rng):

@@ -48,6 +48,7 @@ OF_ARGUMENTS = [
     ("lambda x, g: g(x)", "lambda x: x * a", "a = 3"),
     ("lambda x, g: g(x)", "(lambda n: lambda x: x * n)(2)", "arg.__closure__[0].cell_contents = 3"),
     ("lambda x, g: g(x)", "lambda x, n=[2]: x * n[0]", "arg.__defaults__[0][0] = 3"),
+    ("lambda x, g: g(x)", "lambda x, *, n=2: x * n", "arg.__kwdefaults__['n'] = 3"),
     ("lambda x, g: g(x)", "p", "p.keywords['n'] = 3"),
     ("lambda x, g: g(x)", "c", "c.w = 3"),
     ("lambda self, x: self.scaled(x)", "c", "c.w = 3"),

@@ -292,6 +292,10 @@ def test_elementwise_work_is_done_at_the_positions_alone(rng):
     np.testing.assert_array_equal(g(x, y, j), np.take_along_axis((x * y).T, j.T, 1))
     with pytest.raises(IndexError, match="index 50 is out of bounds"):
         f(x, y, i * 0 + 50)
+    several = np.arange(64) % 50
+    several[[3, 20, 40]] = 77, 60, -90
+    with pytest.raises(IndexError, match="index 77 is out of bounds"):  # the first one
+        kf.fuse(lambda x, i: kf.take(x, i, 0) * 2)(np.arange(50, dtype=np.float32), several)
 
 
 # ---- CUDA

@@ -300,7 +300,12 @@ def test_integers_and_corners(some):
         close(kf.fuse(f)(x), f(x))
         same(lambda f: jax.grad(summed(f))(x), kf.fuse(f), f, rtol=1e-4)
 
+    def halves(how):
+        v = jnp.array([0.5, -0.5, 1.5, 2.5, -2.5, 0.49, -1.51], "float32")
+        np.testing.assert_array_equal(jax.jit(kf.fuse(lambda v: jax.lax.round(v, how)))(v), jax.lax.round(v, how))
+
     sweep(of_integers, [(jnp.floor_divide,), (jax.lax.div,), (jax.lax.rem,)])
+    sweep(halves, [(how,) for how in jax.lax.RoundingMethod])
     sweep(cut, [("float32",), ("bfloat16",)])
     corners = (
         lambda x: jnp.fmod(x, 3) + jnp.mod(6.0, x - 1.5), lambda x: jax.nn.relu6(x) + jnp.abs(x),

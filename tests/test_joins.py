@@ -300,6 +300,9 @@ def test_results(rng):
     sweep(check, [(name,) for name in JOINS])
     numbers = both(lambda x: kf.stack((x.sum(), x.max(), x[0, 0])), x)
     np.testing.assert_array_equal(numbers, [x.sum(), x.max(), x[0, 0]])
+    x, y = rng.integers(-4, 5, (2, 40, 100)).astype(np.float32)
+    f = lambda x, y: kf.concatenate((x * 2, y), 1)[:, 102:97:-1] + 1  # noqa: E731  # backwards, of both parts
+    np.testing.assert_array_equal(both(f, x, y), f(x, y))
 
 
 def test_into_arrays_that_are_given(rng):

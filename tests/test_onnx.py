@@ -171,17 +171,19 @@ def test_where_the_largest_stand(tmp_path, rng):
     x = rng.integers(-3, 3, (2, 3, 5, 7)).astype(F)
     x[0, 0, :3, :3] = -np.inf
 
-    def check(k, step, pad, by_columns):
+    def check(k, step, pad, by_columns, up):
         options = f"kernel_shape=[{k},{k}], strides=[{step},{step}], pads=[{pad},{pad},{pad},{pad}]"
-        text = f"y, i = MaxPool<{options}, storage_order={int(by_columns)}>(x)"
+        text = f"y, i = MaxPool<{options}, ceil_mode={int(up)}, storage_order={int(by_columns)}>(x)"
         values, places = kf.fuse(model(tmp_path, text, {"x": x}, outputs="y i"))(x)
-        pooled = torch.nn.functional.max_pool2d(torch.from_numpy(x), k, step, pad, return_indices=True)
+        pooled = torch.nn.functional.max_pool2d(torch.from_numpy(x), k, step, pad, ceil_mode=up, return_indices=True)
         wanted, found = (t.numpy() for t in pooled)  # the first of equal ones, within its image
         found = (found % 7 * 5 + found // 7 if by_columns else found) + np.arange(6).reshape(2, 3, 1, 1) * 35
         np.testing.assert_array_equal(values, wanted)
         np.testing.assert_array_equal(places, found)
 
-    sweep(check, [(*window, b) for window in ((1, 1, 0), (2, 2, 0), (3, 1, 1), (3, 2, 1)) for b in (False, True)])
+    windows = ((1, 1, 0, False), (2, 2, 0, True), (3, 1, 1, False), (3, 2, 1, False))
+    sweep(check, [(k, step, pad, b, up) for k, step, pad, up in windows for b in (False, True)])
+    check(2, 2, 1, False, True)  # no window begins behind the elements
 
 
 def test_masked_rows_are_zero(tmp_path, rng):

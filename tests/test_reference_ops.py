@@ -184,6 +184,7 @@ class TestMaps:
         x, y = np.meshgrid(np.array([-3, -2, -1, 0, 1, 2, 3]), np.array([-4, -3, -2, -1]))
         want = np.where(np.abs(x) == 1, np.where(y % 2 == 0, 1, x), 0)
         np.testing.assert_array_equal(run_map("power", x, y), want)
+        np.testing.assert_array_equal(kf.fuse(lambda x, y: x**y)(x, y), want)
 
 
 @pytest.mark.parametrize("dtype", ALL_DTYPES)
