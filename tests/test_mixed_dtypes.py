@@ -199,11 +199,12 @@ CONVERTING = {
     "threshold": lambda x, s: torch.nn.functional.threshold(x, 0.5, s),
     "hardshrink": lambda x, s: torch.nn.functional.hardshrink(x, s),
     "softshrink": lambda x, s: torch.nn.functional.softshrink(x, s), "add": lambda x, s: torch.add(x, x, alpha=s),
+    "pow": lambda x, s: torch.pow(x.abs(), s),
 }  # fmt: skip
 WIDE = {
     "product": lambda x, s: x * s, "sum": lambda x, s: x + s, "comparison": lambda x, s: x < s,
     "where": lambda x, s: torch.where(x > 0, x, s), "leaky_relu": lambda x, s: torch.nn.functional.leaky_relu(x, s),
-    "lerp": lambda x, s: torch.lerp(x, x * 0, s),
+    "lerp": lambda x, s: torch.lerp(x, x * 0, s), "base": lambda x, s: s ** x.sign(),
 }  # fmt: skip
 
 
@@ -239,9 +240,20 @@ def test_numbers_beyond_a_dtype():
         for s in (0.5, 1e6, -1e6):
             torch.testing.assert_close(fused(x, s), f(x, s))
 
+    def extents(name, f):
+        factor = -10.0 if name in WIDE else 1
+        fused = kf.fuse(lambda x, y: f(x, y.shape[0] * factor))
+        for n in (3, 4, 5, 70000):  # from the second call on they stand for those of later calls
+            if n * factor > 65504:
+                with pytest.raises(RuntimeError, match=says):
+                    fused(x, torch.zeros(n))
+            else:
+                torch.testing.assert_close(fused(x, torch.zeros(n)), f(x, n * factor), equal_nan=True)
+
     of_float32 = [(name, getattr(F, name), 1e38, (0.5, 1e6, 1e39, 0.75)) for name in ("leaky_relu", "elu", "celu")]
     rows = [(*row, 65504, (0.5, 0.25, 1e6, 0.75)) for row in CONVERTING.items()] + of_float32
     sweep(converting, [(*row, is_argument) for row in rows for is_argument in (False, True)])
+    sweep(extents, [*WIDE.items(), *CONVERTING.items()])
     sweep(wide, [*WIDE.items(), ("stored numbers become infinite", stored)])
     for f in (lambda x, s: x.masked_fill(x > 0, s), lambda x, s: x.clamp(max=s)):  # infinities have a place in floats
         assert torch.equal(kf.fuse(f)(x, float("inf")), f(x, float("inf")))

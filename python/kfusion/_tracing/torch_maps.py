@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from .. import _core
 from .._graph.number import is_integer, is_number, read
-from .._graph.sizes import is_int
+from .._graph.sizes import is_int, is_size
 from .._graph.source import no_form
 from .._graph.tracer import constant
 from .._graph.values import Traced, stage, tracer_of
@@ -86,7 +87,7 @@ def _wrapped(value: Any, other: Any) -> Any:
 
 def _is_out_of_range(value: Any, other: Any) -> bool:
     """A factor or divisor of float16 that this would make 0, infinity or inexact, known now or when it runs."""
-    if is_number(value):
+    if is_number(value) or is_size(value):
         return dtype_of(other) == "float16"
     is_beyond = (is_int(value) or type(value) is float) and value != 0 and not 2.0**-14 <= abs(value) <= 65504
     return is_beyond and dtype_of(other) == "float16"
@@ -202,9 +203,22 @@ _POWERS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 
 @named("pow", "power", "__pow__")
 def _pow(input: Any, exponent: Any) -> Any:
-    input, exponent = _cast("power", input, exponent), _cast("power", exponent, input)
+    input, exponent = _base_or_exponent(input, exponent), _base_or_exponent(read(exponent), input)
     is_half = dtype_of(input) == "float16" and not input.is_cuda  # which torch's CPU code takes through pow itself
     return power(input, exponent, {} if is_half else _POWERS)
+
+
+def _base_or_exponent(value: Any, other: Any) -> Any:
+    """Also a number becomes one of the half type of what it meets."""
+    is_half = isinstance(other, Traced) and other._dtype in HALF
+    if not is_half or not (is_int(value) or isinstance(value, float)):
+        return _cast("power", value, other)
+    if is_number(value) or is_size(value):
+        return other._tracer.add("cast", other._tracer.lift(value, "torch"), other._dtype)
+    torch = sys.modules["torch"]
+    with torch._C.DisableTorchFunction():
+        stored = torch.tensor(value, dtype=torch.float64).to(getattr(torch, other._dtype)).item()
+    return value if stored == value else stored
 
 
 @named("where")
