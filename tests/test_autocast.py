@@ -18,12 +18,15 @@ CHANGED = """
 x @ x ; W @ x ; torch.matmul(x, W) ; F.linear(x, x, x[0]) ; LINEAR(x) ; F.mse_loss(x, x + 1) ; F.huber_loss(x, x + 1)
 F.prelu(x, x[0]) ; F.cross_entropy(x, torch.tensor([0, 1, 2, 3])) ; F.scaled_dot_product_attention(x, x, x) ; x.prod()
 (torch.relu(x @ W) @ W + x).softmax(-1).prod(1, keepdim=True) + x ; F.conv2d(x[None, None], W[None, None, :2, :2])
-torch.addmm(x, x, W)
+torch.addmm(x, x, W) ; torch.cov(x) ; torch.corrcoef(x)
+F.affine_grid(x[None, :2, :3], (1, 1, 2, 3), align_corners=False) ; F.pad(x[None], (1, 1), "reflect")
+F.pad(x[None], (1, 1), "replicate") ; F.pad(x[None, None], (1, 1, 1, 1), "replicate")
 """
 # Lists of names are torch's own: a function may be made of others, and the parts that autocast knows are known.
 UNCHANGED = """
 torch.relu(x * 2 + 1) - x.exp() ** 2 ; x.softmax(-1) ; x.T.reshape(-1)[1:] + 1 ; x.mean(0) + x.var(0)
 F.gelu(x) + F.silu(x) ; F.normalize(x) ; torch.linalg.norm(x) ; torch.logsumexp(x, 0)
+torch.combinations(x[0])
 """
 BFLOAT16 = {"device_type": "cpu", "dtype": torch.bfloat16}
 NEAR = {torch.float32: {"rtol": 1e-5, "atol": 1e-5}, torch.bfloat16: {"rtol": 3e-2, "atol": 3e-2}}

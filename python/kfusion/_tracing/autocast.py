@@ -49,6 +49,7 @@ _FLOAT32 = frozenset(
         *("binary_cross_entropy_with_logits", "poisson_nll_loss", "soft_margin_loss", "margin_ranking_loss"),
         *("multi_margin_loss", "multilabel_margin_loss", "hinge_embedding_loss", "cosine_embedding_loss"),
         *("triplet_margin_loss", "cosine_similarity", "group_norm", "dist", "erfinv"),
+        *("reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d", "replication_pad3d"),
     )
 )
 _WIDEST = frozenset(("atan2", "dot", "addcmul", "addcdiv", "cat", "stack"))

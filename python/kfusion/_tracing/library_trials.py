@@ -18,7 +18,7 @@ from .stored_numbers import STORED
 
 # Functions that torch does not have for tensors without data, or has in other dtypes: called on ones, on the CPU.
 ONLY_OF_DATA = (
-    *("cov", "corrcoef", "combinations", "histogram", "geqrf"),
+    *("cov", "corrcoef", "combinations", "histogram", "geqrf", "affine_grid"),
     *("block_diag", "huber_loss", "ldexp", "pow", "soft_margin_loss"),
 )
 DONE = ("int64", ())
@@ -37,10 +37,14 @@ class Tried:
         self._name = name
         self._call = call
         self._dtypes = [v._dtype for v in call.values]
-        self._has_data = on_data or name.removeprefix("torch.") in ONLY_OF_DATA
         self.device = device_of(call.values)
         self.draws = False
-        is_cast = not on_data and autocast.active(self.device) is not None
+        is_of_data, is_cast = name.removeprefix("torch.") in ONLY_OF_DATA, autocast.active(self.device) is not None
+        # Within a mode torch.autocast does not reach the operators that operators call: none of these draws.
+        self._has_modes = not (is_of_data and is_cast)
+        on_data = on_data or not self._has_modes
+        self._has_data = on_data or is_of_data
+        is_cast = is_cast and not on_data
         self._place = self.device if on_data or is_cast else "cpu" if self._has_data else "meta"
         self._context = _fake_tensors if is_cast else _as_it_was if on_data else contextlib.nullcontext
         self._structure = call.structure if on_data or is_cast else _moved(call.structure, call.values, "meta")
@@ -50,7 +54,7 @@ class Tried:
     ) -> tuple[Any, list[Any], list[int]]:
         torch = sys.modules["torch"]
         met = operators_met()
-        with self._context(), met:
+        with self._context(), met if self._has_modes else contextlib.nullcontext():
             made = [
                 torch.empty(shape, dtype=getattr(torch, dtype), device=self._place)
                 for shape, dtype in zip(shapes, self._dtypes, strict=True)

@@ -9,7 +9,7 @@ from typing import Any
 from .._graph.source import no_form, trace_error
 from .._graph.values import Traced
 from .._ops import joins, views
-from . import numpy_joins
+from . import autocast, numpy_joins
 from .torch_functions import named
 from .torch_views import several
 
@@ -53,6 +53,7 @@ def _column_stack(tensors: Any) -> Any:
 
 
 _MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+_KINDS = {"reflect": "reflection_pad", "replicate": "replication_pad"}  # which autocast knows, by the number of axes
 
 
 @named("pad", method=False)
@@ -72,6 +73,7 @@ def _pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any
             raise ValueError(
                 f"pad with mode={mode!r} is for the last 1 to 3 axes behind 1 or 2 others, got {input.shape}"
             )
+        (input,) = autocast.cast(f"{_KINDS.get(mode, mode)}{len(pairs)}d", {"input": input}).values()
         return joins.pad(input, widths, _MODES[mode])
     ranges = [(max(-a, 0), n - max(-b, 0), 1) for n, (a, b) in zip(input.shape, widths, strict=True)]
     if any(a < 0 or a > b for a, b, _ in ranges):
