@@ -6,6 +6,6 @@ kfusion_unity(kfusion_cpu cpp/cpu cpp/cpu/codegen cpp/cpu/products)
 # Not beside the vectors' own sin and exp, and a class of a header with members of this file's.
 set_source_files_properties(cpp/cpu/codegen/libm_table.cpp cpp/cpu/codegen/generated.cpp
                             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-# What writes the ops' texts: at -O3 22 s for the first of them in the place of 8, and twice the code.
+# What writes the ops' texts: at more than -O1 22 s for the first of them in the place of 8, and twice the code.
 set_source_files_properties(cpp/cpu/codegen/ops.cpp cpp/cpu/codegen/divisor.cpp cpp/cpu/codegen/random_words.cpp PROPERTIES
                             COMPILE_OPTIONS -O1)
