@@ -135,6 +135,7 @@ def test_at_bounds_and_of_rows():
         (lambda p, t: F.binary_cross_entropy(p, t, reduction="none"), [0, 1e-300, 1e-20, 1e-12, 0.5, 1 - 1e-15, 1],
          [0, 0.3, 1]),
         (lambda *a: F.gaussian_nll_loss(*a, eps=1e-2), [0, 1], [0.5, -2], [0, 1e-9, 1e-2, 0.5]),
+        (lambda x, t: F.huber_loss(x, t, delta=0.5), [-3, -0.5, 0, 0.2, 0.7, 2], [0, 1]),
         (F.hinge_embedding_loss, [-1, 0, 1, 2], [-1, 1]),
         (lambda *a: F.margin_ranking_loss(*a, margin=1), [0, 1], [0, 1, 2], [-1, 1]),
         (lambda *a: F.cosine_similarity(*a, dim=0), [0, 0], [0, 1]),
