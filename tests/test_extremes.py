@@ -71,7 +71,7 @@ def test_rows_around_a_chunk(isa, some, rng):
                     for a, b in zip(got, (given.argmax(-1), given.argmin(-1), given.max(-1)), strict=True):
                         np.testing.assert_array_equal(a, b)
 
-    sweep(checked, some(itertools.product(DTYPES[:5], COLS), 8))
+    sweep(checked, [("int32", COLS[-1]), *some(itertools.product(DTYPES[:5], COLS), 7)])
 
 
 @pytest.mark.parametrize("shape", [(20, 9), (3, 40), (2, 7, 11), (60, 2), (131,)])

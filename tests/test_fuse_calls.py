@@ -89,7 +89,7 @@ def variants(rng):
     x = rng.standard_normal((4, 6))
     square = rng.standard_normal((4, 4))
     many = rng.standard_normal((1, 2) * 15)
-    layouts = [x, np.asfortranarray(x), np.repeat(x, 2, axis=0)[::2], x[:, ::-1]]
+    layouts = [x, np.asfortranarray(x), np.repeat(x, 2, 0)[::2], np.repeat(x, 2, 1)[:, ::2], x[:, ::-1]]
     extents = [x[:3], x[:, :5], square, square.T, x[0], x[:0], x[None], x[:1], np.broadcast_to(x[:1], (4, 6))]
     return [x, x.astype(np.float32), *layouts, *extents, np.asfortranarray(x).T, x.astype(np.int64), many, many.T]
 
