@@ -88,7 +88,7 @@ def _first(runs: Mapping[str, Results]) -> str:
                 error = "" if row.error is None else f"{row.error:.0e}"
                 speedup = f"{row.of_copy / unfused.of_copy:.2f}x"
                 lines.append((row.version, show.time_text(row.median_us), show.cell(row), speedup, error))
-    return _markdown(("version", "time", "copy's time / time", "speedup", "largest error"), lines)
+    return _markdown(("version", "time", "fraction of copy speed", "speedup", "largest error"), lines)
 
 
 def _rows(runs: Mapping[str, Results]) -> str:

@@ -1,5 +1,4 @@
-// A kernel of loops on the CPU, by the executor that is chosen for it: generated code, or the interpreter, which needs
-// no compiler at run time.
+// A kernel of loops on the CPU: generated code, or the interpreter, which needs no compiler at run time.
 #pragma once
 #include <cstdint>
 #include <map>

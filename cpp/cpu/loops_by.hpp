@@ -1,4 +1,4 @@
-// Which executor runs loops on the CPU: a choice for the process, beside that of the instruction set (isa.hpp).
+// Whether loops on the CPU are compiled or interpreted: a choice for the process, beside the instruction set (isa.hpp).
 #pragma once
 #include <cstdint>
 #include <string>

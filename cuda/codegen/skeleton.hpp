@@ -33,7 +33,7 @@ struct Traits {
   int plane_entries = 0;            ///< of a plane, where operands lie in planes
   bool planes_twice = false;        ///< see device/planes.cuh
   bool sums = false;                ///< of columns, which lanes hold beside the rows
-  bool keeps_exponentials = false;  ///< of a softmax, in place of what they are of
+  bool keeps_exponentials = false;  ///< registers keep exp(x - max) instead of x
   bool through_l1 =
       false;  ///< what is loaded once too: quicker by 4 percent where nothing is brought to L2 before (H200)
 };

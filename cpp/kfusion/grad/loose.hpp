@@ -1,4 +1,4 @@
-// Values whose last digits depend on which kernels there are.
+// Half-type values that a backward pass may round otherwise than the forward pass.
 #pragma once
 #include <vector>
 

@@ -31,8 +31,8 @@ struct Idioms {
                                 ///< which need be no better than x
   bool row_quotient = false;    ///< elements by argument 1, a value of their row: products with its reciprocal do it
   bool divisor = false;         ///< a value of a row that row quotients divide by
-  bool quick_divisor = false;   ///< none of these shows the error of a product: they are of half types, or of weights
-  bool quick_quotient = false;  ///< the same of a division by a constant, which quick functions or none take further
+  bool quick_divisor = false;   ///< no user shows the error of the product with its reciprocal (half types, weights)
+  bool quick_quotient = false;  ///< division by a constant, likewise, whose result no exact function reads
   bool random_block = false;    ///< philox of one stream and key for all elements of a row: neighbours are words of one
                                 ///< block
   bool products[2] = {};  ///< of a sum or difference of a half type: which arguments are products that nothing else

@@ -60,7 +60,7 @@ struct Group {
   bool row_on_chip = true;
   const Executor* executor = nullptr;  ///< nullptr where none of those that were asked runs it, and
   std::string missing;                 ///< why
-  std::string key;                     ///< by which Plan::measured knows it; empty where that is nobody's business
+  std::string key;                     ///< by which Plan::measured knows it; empty unless times are measured
 
   std::int64_t rows() const;
   std::int64_t cols() const;

@@ -1,4 +1,4 @@
-// Containers that were looked into while a state of Python's is gone through.
+// The set of containers that a walk through Python's objects has visited.
 #pragma once
 #include <pybind11/pybind11.h>
 

@@ -1,4 +1,4 @@
-// Rewrites: graphs of the same values that may plan better. The table (table.cpp) has them in the order in which the
+// Rewrites: equivalent graphs that may plan better. The table (table.cpp) has them in the order in which the
 // search tries each of them on the graph that the ones before have left.
 #pragma once
 #include <optional>
@@ -15,8 +15,7 @@ struct Rewrite {
   bool (*pattern)(const Graph& g, NodeId n);  ///< a node that it may be about; without one, nothing is copied
   std::optional<Graph> (*replacement)(const Graph& g, const Device& device);  ///< not simplified; nothing: no change
   bool (*when)(const PlanOptions& options, const Device& device);
-  /// Whether the plan `made` with it takes the place of `chosen`. Nothing: it is taken without a plan, and before
-  /// others.
+  /// Whether plan `made` replaces `chosen`. nullptr: always applied, without planning, before all rows that have one.
   bool (*accepted)(const Counted& chosen, const Counted& made, const Device& device);
 
   /// The graph with it, if it changes anything.
