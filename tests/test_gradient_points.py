@@ -16,10 +16,16 @@ F = torch.nn.functional
 INF, NAN = np.inf, np.nan
 EDGES = [-INF, -2.5, -1.0, -0.5, -0.0, 0.0, 0.3, 1.0, 2.0, INF, NAN]
 ROWS = np.array([[1, INF], [INF, INF], [-INF, -INF], [-INF, 1], [1, 2], [NAN, 1], [INF, -INF], [INF, NAN]])
-LOSSES = ("smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits")
-OF_TWO = ("logaddexp2", "xlogy", "special.xlog1py", *(f"nn.functional.{name}" for name in LOSSES))
+GRADIENTS = [1.0, 0.0, INF, -INF, NAN]  # of results
+LOSSES = ("smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "l1_loss", "kl_div")
+OF_TWO = ("logaddexp2", "xlogy", "special.xlog1py", "pow", "copysign", *(f"nn.functional.{name}" for name in LOSSES))
 OF_ONE = ("special.entr", "special.logit")
-LAYERS = tuple(f"nn.functional.{name}" for name in ("logsigmoid", "softshrink", "hardshrink", "rrelu", "softplus"))
+_LAYERS = (
+    *("logsigmoid", "softshrink", "hardshrink", "rrelu", "softplus", "gelu", "silu", "mish", "softsign"),
+    *("hardtanh", "relu6", "hardsigmoid", "tanhshrink", "leaky_relu"),
+)
+LAYERS = tuple(f"nn.functional.{name}" for name in _LAYERS)
+ITSELF = ("nan_to_num", "sinc", "special.erfc", "special.ndtr")  # functions whose gradient of NaN is their own
 
 
 def torchs(name):
@@ -30,10 +36,11 @@ def torchs(name):
     return (lambda x, y: f(x, y, reduction="none")) if name.rpartition(".")[2] in LOSSES else f
 
 
-def gradients(f, arrays):
+def gradients(f, arrays, g=1.0):
+    """The values, and gradients for those of the values."""
     tensors = [torch.tensor(a, requires_grad=True) for a in arrays]
     y = f(*tensors)
-    y.sum().backward()
+    y.backward(torch.as_tensor(g, dtype=y.dtype).expand_as(y))
     return [y.detach(), *(t.grad for t in tensors)]
 
 
@@ -41,9 +48,9 @@ def points(*values):
     return [np.ascontiguousarray(c) for c in np.array(list(itertools.product(*values)), float).T]
 
 
-def check(f, arrays, rtol=1e-9, atol=1e-12):
+def check(f, arrays, rtol=1e-9, atol=1e-12, g=1.0):
     """Values and gradients are torch's; an argument has none where torch gives it none."""
-    for got, want in zip(gradients(kf.fuse(lambda *a: f(*a)), arrays), gradients(f, arrays), strict=True):
+    for got, want in zip(gradients(kf.fuse(lambda *a: f(*a)), arrays, g), gradients(f, arrays, g), strict=True):
         assert (got is None) == (want is None)
         if want is not None:
             np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
@@ -54,12 +61,12 @@ def test_formulas_of_torch(rng):
     """Where the value is NaN, too, but for those whose gradient of NaN is their own."""
 
     def formula(name):
-        f, arrays = torchs(name), points(*[EDGES] * (1 + (name in OF_TWO)))
-        if name in (*OF_TWO, *LAYERS):
-            return check(f, arrays)
+        f, (*arrays, g) = torchs(name), points(*[EDGES] * (1 + (name in OF_TWO)), GRADIENTS)
+        if name in (*OF_TWO, *LAYERS, *ITSELF):
+            return check(f, arrays, 1e-6 if name.endswith("hardsigmoid") else 1e-9, g=g)
         value = f(*map(torch.tensor, arrays)).numpy()
         np.testing.assert_allclose(kf.fuse(lambda *a: f(*a))(*map(torch.tensor, arrays)), value, rtol=1e-9)
-        return check(f, [a[~np.isnan(value)] for a in arrays])
+        return check(f, [a[~np.isnan(value)] for a in arrays], g=g[~np.isnan(value)])
 
     def without_gradients(name):
         f = torchs(name)
@@ -67,9 +74,11 @@ def test_formulas_of_torch(rng):
         plain = kf.fuse(lambda *a: f(*a))(*map(torch.tensor, arrays))
         np.testing.assert_allclose(gradients(kf.fuse(lambda *a: f(*a)), arrays)[0], plain, rtol=1e-14, atol=1e-14)
 
-    sweep(formula, [(name,) for name in OF_ONE + OF_TWO + LAYERS])
+    sweep(formula, [(name,) for name in OF_ONE + OF_TWO + LAYERS + ITSELF])
     sweep(without_gradients, [(name,) for name in (*OF_ONE, *OF_TWO[:3])])
     check(lambda x: torch.logit(x, 0.2), [np.array(EDGES)])
+    *arrays, g = points([1e-200, 1e200, *EDGES], GRADIENTS)  # whose squares overflow and underflow
+    sweep(lambda f: check(f, arrays, g=g), [(f,) for f in (torch.abs, torch.reciprocal, torch.rsqrt, abs)])
 
 
 def test_logaddexp2_and_logsumexp():
@@ -201,6 +210,9 @@ def test_infinite_parameters(some):
     rows += [(f, both) for f in OF_NUMBERS.values() for both in itertools.product(PARAMETERS, repeat=2)]
     sweep(as_torch_has_it, some([(f, d, p) for f, p in rows for d in (torch.float32, torch.float16)], 150))
     x = torch.tensor(POINTS, dtype=torch.float32)
+    for f in (lambda x: F.hardtanh(x, NAN, 1.0), lambda x: F.hardtanh(x, -1.0, NAN), lambda x: F.softplus(x, 1.0, NAN)):
+        got, want = (value_and_gradient(g, x.dtype, ()) for g in (kf.fuse(f), f))
+        assert all(a.allclose(b, equal_nan=True) for a, b in zip(got[:2], want[:2], strict=True))  # the values
     for name in ("elu", "leaky_relu", "huber_loss", "hardshrink"):
         f, fused = OF_NUMBER[name], kf.fuse(OF_NUMBER[name])
         for a in (1.0, INF, 2.0):

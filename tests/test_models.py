@@ -326,13 +326,15 @@ def test_layers_that_share_a_mask_use_the_library_together(plan):
 
 
 def require_folds(p):
-    """Folding changes no total, and equal blocks cost the same; the folds."""
+    """Folding changes no total, and equal blocks cost the same but for times, as what is in the cache differs; the
+    folds.
+    """
     found = folds.folds(p)
     assert sum(f.layer.bytes for f in found) == p.fused.issued.total
     assert sum(f.layer.unfused_bytes for f in found) == p.unfused.issued.total
     assert sum(f.layer.kernels for f in found) == len(p.groups)
     assert sorted(g.id for f in found for block in f.kernels for g in block) == list(range(len(p.groups)))
-    assert all(len({tuple(map(folds.cost, block)) for block in f.kernels}) == 1 for f in found)
+    assert all(len({tuple(folds.cost(g)[:-1] for g in block) for block in f.kernels}) == 1 for f in found)
     return found
 
 

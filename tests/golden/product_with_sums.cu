@@ -8,9 +8,10 @@ namespace kfusion::device::scalar {
 struct Parameters {
   float* out_sum_partial_sums_1;
   alignas(8) float scalar_1;
-  alignas(8) float scalar_3;
+  alignas(8) float scalar_4;
   alignas(8) float scalar_6;
-  alignas(8) float scalar_11;
+  alignas(8) float scalar_9;
+  alignas(8) float scalar_12;
 };
 
 struct Fused {
@@ -29,22 +30,19 @@ struct Fused {
     for (int x = 0; x < 2; ++x) {
       [[maybe_unused]] const bool inside = x ? at.second() : at.first();
       [[maybe_unused]] const float value_0 = in_h_0[x];  // h
-      [[maybe_unused]] const float multiply_2 = value_0 * p.scalar_1;  // gelu
-      [[maybe_unused]] const float multiply_4 = value_0 * p.scalar_3;  // gelu.multiply
-      [[maybe_unused]] const float erf_5 = quick_erf(multiply_4);  // gelu.erf
-      [[maybe_unused]] const float add_7 = erf_5 + p.scalar_6;  // gelu_2
-      [[maybe_unused]] const float value_8 = x ? v[0].y : v[0].x;  // matmul
-      [[maybe_unused]] const float multiply_9 = add_7 * value_8;  // gelu_backward.multiply
-      [[maybe_unused]] const float multiply_10 = multiply_2 * value_8;  // gelu_backward.multiply_2
-      [[maybe_unused]] const float multiply_12 = multiply_10 * p.scalar_11;  // gelu_backward.multiply_3
-      [[maybe_unused]] const float multiply_13 = multiply_4 * multiply_4;  // gelu_backward.multiply_4
-      [[maybe_unused]] const float negative_14 = -multiply_13;  // gelu_backward.negative
-      [[maybe_unused]] const float exp_15 = quick_exp(negative_14);  // gelu_backward.exp
-      [[maybe_unused]] const float multiply_16 = multiply_12 * exp_15;  // gelu_backward.multiply_5
-      [[maybe_unused]] const float multiply_17 = multiply_16 * p.scalar_3;  // gelu_backward.multiply_6
-      [[maybe_unused]] const float multiply_18 = multiply_9 * p.scalar_1;  // gelu_backward.multiply_7
-      [[maybe_unused]] const float add_19 = fmaf(multiply_16, p.scalar_3, multiply_18);  // result[0]
-      out_result_0__0[x] = add_19;
+      [[maybe_unused]] const float multiply_2 = value_0 * p.scalar_1;  // gelu.multiply
+      [[maybe_unused]] const float erf_3 = quick_erf(multiply_2);  // gelu.erf
+      [[maybe_unused]] const float add_5 = erf_3 + p.scalar_4;  // gelu.add
+      [[maybe_unused]] const float multiply_7 = add_5 * p.scalar_6;  // gelu.multiply_2
+      [[maybe_unused]] const float multiply_8 = value_0 * value_0;  // gelu.multiply_3
+      [[maybe_unused]] const float multiply_10 = multiply_8 * p.scalar_9;  // gelu.multiply_4
+      [[maybe_unused]] const float exp_11 = quick_exp(multiply_10);  // gelu.exp
+      [[maybe_unused]] const float multiply_13 = exp_11 * p.scalar_12;  // gelu.multiply_5
+      [[maybe_unused]] const float multiply_14 = value_0 * multiply_13;  // gelu.multiply_6
+      [[maybe_unused]] const float add_15 = fmaf(add_5, p.scalar_6, multiply_14);  // gelu
+      [[maybe_unused]] const float value_16 = x ? v[0].y : v[0].x;  // matmul
+      [[maybe_unused]] const float multiply_17 = add_15 * value_16;  // result[0]
+      out_result_0__0[x] = multiply_17;
     }
     results[0] = pack_pair<bfloat16_t>(out_result_0__0[0], out_result_0__0[1]);
   }

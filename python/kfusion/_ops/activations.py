@@ -28,7 +28,8 @@ def silu(x: Array) -> Array:
 
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
     """
-    return x * p.sigmoid(x)
+    s = p.sigmoid(x)
+    return with_derivatives(x * s, (x, s * (x * (1.0 - s) + 1.0))) if taken(x) else x * s
 
 
 @operation
@@ -51,10 +52,20 @@ def gelu(x: Array, *, approximate: str = "none") -> Array:
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
     """
     if approximate == "none":
-        return x * 0.5 * (p.erf(x * math.sqrt(0.5)) + 1.0)
-    if approximate == "tanh":
-        return x * 0.5 * (p.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0)
-    raise ValueError(f'kfusion.gelu: approximate must be "none" or "tanh", got {approximate!r}')
+        y = x * 0.5 * (p.erf(x * math.sqrt(0.5)) + 1.0)
+    elif approximate == "tanh":
+        y = x * 0.5 * (p.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0)
+    else:
+        raise ValueError(f'kfusion.gelu: approximate must be "none" or "tanh", got {approximate!r}')
+    return with_derivatives(y, (x, _slope_of_gelu(x, approximate))) if taken(x) else y
+
+
+def _slope_of_gelu(x: Array, approximate: str) -> Array:
+    if approximate == "none":
+        return (p.erf(x * math.sqrt(0.5)) + 1.0) * 0.5 + x * (p.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi)))
+    t = p.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi))
+    inner = (x * x * (3 * 0.044715) + 1.0) * math.sqrt(2 / math.pi)
+    return (t + 1.0) * 0.5 + x * 0.5 * (1.0 - t * t) * inner
 
 
 @operation
@@ -76,7 +87,10 @@ def softplus(x: Array, *, beta: float = 1.0, threshold: float = 20.0) -> Array:
     scaled = x * beta
     is_above = scaled > threshold
     y = p.where(is_above, x, p.log1p(p.exp(scaled)) / beta)
-    return with_derivatives(y, (x, p.where(is_above, 1.0, p.sigmoid(scaled)))) if taken(x) else y
+    if not taken(x):
+        return y
+    e = p.exp(scaled)
+    return with_derivatives(y, (x, p.where(is_above, 1.0, e / (e + 1.0))))
 
 
 @operation

@@ -13,6 +13,7 @@ import math
 from typing import Any, NamedTuple
 
 from . import primitives as p
+from .gradients import taken, with_derivatives
 
 
 class _Fit(NamedTuple):
@@ -53,7 +54,8 @@ _FITS = {
 def erfc(x: Any) -> Any:
     """1 - erf(x), of float32 or float64."""
     tail = _tail(p.clip(p.absolute(x), 0.5, 30.0), _FITS[x._dtype])  # erfc(30) is 0 in both
-    return p.where(p.absolute(x) < 0.5, 1.0 - p.erf(x), p.where(x < 0, 2.0 - tail, tail))
+    y = p.where(p.absolute(x) < 0.5, 1.0 - p.erf(x), p.where(x < 0, 2.0 - tail, tail))
+    return with_derivatives(y, (x, p.exp(-(x * x)) * (-2 / math.sqrt(math.pi)))) if taken(x) else y
 
 
 def ndtr(x: Any) -> Any:

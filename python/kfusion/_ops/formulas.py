@@ -10,7 +10,7 @@ from typing import Any
 
 from .._spec import FLOATS
 from . import primitives as p
-from .gradients import infinitely_steep, taken, unless, with_derivatives
+from .gradients import infinitely_steep, taken, with_backward, with_derivatives
 from .views import astype
 
 LARGEST = {"float16": 65504.0, "bfloat16": (2 - 2.0**-7) * 2.0**127, "float32": (2 - 2.0**-23) * 2.0**127}
@@ -86,7 +86,8 @@ def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -
     largest = LARGEST[x._dtype]
     y = p.where(x == math.inf, _stored(largest if posinf is None else posinf, x), x)
     y = p.where(x == -math.inf, _stored(-largest if neginf is None else neginf, x), y)
-    return p.where(p.isnan(x), _stored(0.0 if nan is None else nan, x), y)
+    y = p.where(p.isnan(x), _stored(0.0 if nan is None else nan, x), y)
+    return with_derivatives(y, (x, p.isfinite(x))) if taken(x) else y
 
 
 def _stored(value: Any, x: Any) -> Any:
@@ -134,9 +135,14 @@ def xlog1py(x: Any, y: Any) -> Any:
 
 def _x_log(x: Any, y: Any, log: Any, least: float) -> Any:
     """x log(y). At x = 0 its gradient is log(y) too, and 0 where y is no more than `least`, as torch's."""
-    if not taken(x):
-        return p.where((x == 0) & ~p.isnan(y), 0.0, x * log(y))
-    return times_log(x, p.where((x == 0) & (y <= least), 0.0, log(y)))
+
+    def product(factor: Any) -> Any:
+        return p.where((factor == 0) & ~p.isnan(y), 0.0, factor * log(y))
+
+    def backward(g: Any) -> list[Any]:
+        return [p.where((x == 0) & (y <= least), 0.0, product(g)), g * x / (y - least)]
+
+    return with_backward(product(x), [x, y], backward)
 
 
 def times_log(x: Any, logarithm: Any) -> Any:
@@ -149,9 +155,8 @@ def times_log(x: Any, logarithm: Any) -> Any:
 
 def entr(x: Any) -> Any:
     """-x log(x); 0 at 0, -inf below it."""
-    if taken(x):
-        return p.where(x < 0, -math.inf, 0.0 - xlogx(x))
-    return p.where(x > 0, -x * p.log(x), p.where(x == 0, 0.0, p.where(x < 0, -math.inf, x)))
+    y = p.where(x > 0, -x * p.log(x), p.where(x == 0, 0.0, p.where(x < 0, -math.inf, x)))
+    return with_derivatives(y, (x, -(p.log(x) + 1.0))) if taken(x) else y
 
 
 def xlogx(x: Any) -> Any:
@@ -167,16 +172,26 @@ def logit(x: Any) -> Any:
     y = p.log(x / (1.0 - x))
     if not taken(x):
         return y
-    return with_derivatives(y, (x, p.where((x >= 0) & (x <= 1), 1.0 / p.absolute(x * (1.0 - x)), math.nan)))
+    return with_derivatives(y, (x, p.where((x >= 0) & (x <= 1), 1.0 / (x * (1.0 - x)), math.nan)))
 
 
 def sinc(x: Any) -> Any:
     """sin(pi x) / (pi x); 1 at 0."""
-    angle = unless(x == 0, x, 1.0) * math.pi
-    return p.where(x == 0, 1.0, p.sin(angle) / angle)
+    angle = x * math.pi
+    y = p.where(x == 0, 1.0, p.sin(angle) / angle)
+    if not taken(x):
+        return y
+    divisor = x * x * math.pi
+    slope = (angle * p.cos(angle) - p.sin(angle)) / divisor
+    return with_backward(y, [x], lambda g: [p.where(divisor == 0, 0.0, g * slope)])
 
 
 def log_sigmoid(x: Any) -> Any:
-    """log(1 / (1 + exp(-x))), without overflow. By conditions: the gradient of |x| is 0 at NaN, too."""
+    """log(1 / (1 + exp(-x))), without overflow."""
     is_negative = x < 0
-    return p.where(is_negative, x, 0.0) - p.log1p(p.exp(p.where(is_negative, x, -x)))
+    e = p.exp(p.where(is_negative, x, -x))
+    y = p.where(is_negative, x, 0.0) - p.log1p(e)
+    if not taken(x):
+        return y
+    share = e / (e + 1.0)
+    return with_derivatives(y, (x, p.where(is_negative, 1.0 - share, share)))

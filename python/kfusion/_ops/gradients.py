@@ -6,6 +6,7 @@ times 0. In traces that take no gradients all of these are the plain expressions
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._graph.sizes import broadcast_shapes
@@ -38,6 +39,16 @@ def with_derivatives(y: Any, *derivatives: tuple[Any, Any]) -> Any:
             slope = astype(derivative, x._dtype) if isinstance(derivative, Traced) else full_like(x, derivative)
             known.append([broadcast_to(v, broadcast_shapes(x.shape, y.shape)) for v in (x, slope)])
     return y._tracer.with_gradients(y, [x for x, _ in known], [d for _, d in known])
+
+
+def with_backward(y: Any, values: Sequence[Any], backward: Callable[[Any], Sequence[Any]]) -> Any:
+    """y, whose gradients by values of its dtype, which broadcast to its shape, are those that backward(g) gives: for
+    what is no product of g.
+    """
+    if not taken(y):
+        return y
+    known = [broadcast_to(x, y.shape) for x in values]
+    return y._tracer.with_backward([y], lambda g: list(zip(known, backward(g[0]), strict=True)))[0]
 
 
 def along_kept(function: Any, x: Any, axis: Any, keepdims: bool) -> Any:
@@ -78,6 +89,5 @@ def infinitely_steep(x: Any, is_0: Any) -> Any:
 
 def clipped(x: Any, low: Any, high: Any) -> Any:
     """min(max(x, low), high), with a gradient of 0 at the bounds too, and that of x where it is NaN."""
-    if not taken(x):
-        return p.clip(x, low, high)
-    return p.where(p.logical_or(x <= low, x >= high), constant(p.clip(x, low, high)), x)
+    y = p.clip(x, low, high)
+    return p.where(p.logical_or(x <= low, x >= high), constant(y), passed(y, x)) if taken(x) else y

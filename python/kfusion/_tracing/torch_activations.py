@@ -44,9 +44,10 @@ def _hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Any
 
 @computed("mish")
 def _mish(input: Tensor) -> Any:
-    if taken(input):
-        return input * p.tanh(activations.softplus(input))
-    return input * p.tanh(p.log1p(p.exp(input)))
+    t = p.tanh(p.log1p(p.exp(input)))
+    if not taken(input):
+        return input * t
+    return with_derivatives(input * t, (input, t + input * p.sigmoid(input) * (1.0 - t * t)))
 
 
 @computed("selu")

@@ -109,6 +109,8 @@ def _computed_isclose(input: Tensor, other: Tensor, rtol: float, atol: float, eq
 
 @named("isclose")
 def _isclose(input: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Any:
+    if not (rtol >= 0 and atol >= 0):
+        raise ValueError(f"kfusion.isclose: rtol and atol must be at least 0, got {rtol} and {atol}")
     if dtype_of(input) in HALF:
         raise no_form("torch.isclose rounds half types in each of its steps", "write x.float()")
     return _computed_isclose(input, other, rtol, atol, equal_nan)

@@ -173,8 +173,17 @@ def _binary_cross_entropy_with_logits(
 ) -> Any:
     require_same_shape("binary_cross_entropy_with_logits", input, target)
     log = formulas.log_sigmoid(input)
-    log = log if pos_weight is None else log * ((pos_weight - 1.0) * target + 1.0)
-    values = (1.0 - target) * input - log
+    scaled = log if pos_weight is None else log * ((pos_weight - 1.0) * target + 1.0)
+    values = (1.0 - target) * input - scaled
+    if taken(values) and pos_weight is None:
+        values = with_derivatives(values, (input, p.sigmoid(input) - target), (target, -input))
+    elif taken(values):
+        share = target * pos_weight
+        slope, of_target = (
+            p.sigmoid(input) * (share + 1.0 - target) - share,
+            formulas.log_sigmoid(-input) - pos_weight * log,
+        )
+        values = with_derivatives(values, (input, slope), (target, of_target), (pos_weight, -target * log))
     return values if weight is None else values * weight
 
 
