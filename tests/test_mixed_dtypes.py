@@ -205,6 +205,7 @@ WIDE = {
     "product": lambda x, s: x * s, "sum": lambda x, s: x + s, "comparison": lambda x, s: x < s,
     "where": lambda x, s: torch.where(x > 0, x, s), "leaky_relu": lambda x, s: torch.nn.functional.leaky_relu(x, s),
     "lerp": lambda x, s: torch.lerp(x, x * 0, s), "base": lambda x, s: s ** x.sign(),
+    "base of pow": lambda x, s: torch.pow(s, x.sign()),
 }  # fmt: skip
 
 

@@ -204,7 +204,8 @@ _POWERS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 @named("pow", "power", "__pow__")
 def _pow(input: Any, exponent: Any) -> Any:
     input, exponent = _base_or_exponent(input, exponent), _base_or_exponent(read(exponent), input)
-    is_half = dtype_of(input) == "float16" and not input.is_cuda  # which torch's CPU code takes through pow itself
+    # Torch's CPU code takes float16 through pow itself. A base that is a number lies nowhere, and has no other way.
+    is_half = dtype_of(input) == "float16" and not getattr(input, "is_cuda", False)
     return power(input, exponent, {} if is_half else _POWERS)
 
 
