@@ -62,7 +62,7 @@ SUMMED = {
     "squares": lambda x, y, w, axis: ((d := np.square(x - x.mean(**kept(axis)))).mean(axis), d.sum(axis)),
     "product": lambda x, y, w, axis: (np.sign(x - 0.5) * 2**-7 + 1).prod(axis),
     "of two widths": lambda x, y, w, axis: (x.max(axis), x.astype("float64").sum(axis)),
-    "counts": lambda x, y, w, axis: (c := (x > w).sum(**kept(axis)), x * c.astype(x.dtype)),
+    "counts": lambda x, y, w, axis: (c := (x > w).sum(**kept(axis)), x * (c.astype(x.dtype) * 2.0**-9)),
     **{f.__name__: f for f in (moments, gradient, softmax, several, shared)},
 }
 CHOSEN = {  # to the bit

@@ -37,7 +37,7 @@ ONE_TRACE = [
     lambda x, a, n: x + 1e308 * 10 * a,
     lambda x, a, n: (lambda y: x * y + y * y)(a * n),
     lambda x, a, n: x * (np.sqrt(a) + np.power(a, 2.0)),
-    lambda x, a, n: x * sum([a * i for i in range(20)], 0.0),
+    lambda x, a, n: x * sum([n * i for i in range(20)], 0.0),
     lambda x, a, n: x * math.prod([a, 2.0, n, a]),
 ]
 

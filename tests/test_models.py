@@ -56,7 +56,7 @@ def test_every_model_is_measured():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_results_are_those_of_eager(name, monkeypatch):
-    """Two traces serve other batches and lengths."""
+    """Two traces serve batches of several, of any length."""
     traces = []
     monkeypatch.setattr(_fuse, "trace_with", lambda *given: (traces.append(1), trace_with(*given))[1])
     model, inputs = built(name, Size(real=False))
@@ -64,10 +64,11 @@ def test_results_are_those_of_eager(name, monkeypatch):
     got, want = fused(**inputs), model(**inputs)
     assert type(got) is type(want)
     torch.testing.assert_close(leaves(got), leaves(want), rtol=1e-4, atol=1e-5)
-    for batch, less in ((2, 1), (3, 2), (4, 3)):
+    traces.clear()
+    for batch, less in ((2, 1), (3, 2), (4, 3), (5, 2)):
         given = {k: torch.cat([x[:, :-less] if is_text(x) else x] * batch) for k, x in inputs.items()}
         torch.testing.assert_close(leaves(fused(**given)), leaves(model(**given)), rtol=1e-4, atol=1e-5)
-    assert len(traces) == 2
+    assert len(traces) <= 2
     plan = fused.plan(**inputs)
     assert plan.fused.launches <= plan.library.launches
     assert plan.fused.launches < plan.unfused.launches

@@ -134,27 +134,24 @@ def require_fitting(function: Any, name: str, args: Any, kwargs: Any) -> None:
     """Raises what torch raises where it converts a number of the call to a dtype that has no place for it.
 
     Torch is asked on small arrays, where a number is beyond the range of an array's dtype. A number among the traced
-    function's arguments, or made of extents, is compared with that range in each call, where torch converts it.
+    function's arguments is compared with that range in each call, where torch converts it.
     """
     given = list(leaves((args, kwargs)))
-    numbers = [v for v in given if _varies(v) or (isinstance(v, (int, float)) and not isinstance(v, bool))]
+    plain = [v for v in given if isinstance(v, (int, float)) and not isinstance(v, bool) and not is_size(v)]
+    numbers = [*filter(is_number, given), *(v for v in plain if not is_number(v))]
     # Torch converts numbers to float32, too: of half types to compute with, of whole ones for a result of floats.
     dtypes = ranges.by_range({"float32", *(v._dtype for v in given if isinstance(v, Traced))}) if numbers else []
     if function is None or not dtypes or any(map(is_complex, given)):
         return
-    for number in filter(_varies, numbers):
+    for number in filter(is_number, numbers):
         refusing = (d for d in dtypes if _refuses(function, name, args, kwargs, number, ranges.beyond(d)))
         if (dtype := next(refusing, None)) is not None:
             ranges.fits(number, dtype)
-    if all(ranges.fits(value_of(v) if is_number(v) else of_call(v, 0), dtypes[0]) for v in numbers):
+    if all(ranges.fits(value_of(v) if is_number(v) else v, dtypes[0]) for v in numbers):
         return
     if (error := _refusal(function, args, kwargs)) is not None:
         line = user_line()
         raise type(error)(f"kfusion.{name.removeprefix('torch.')}: {error}" + (f"\n  {line}" if line else ""))
-
-
-def _varies(value: Any) -> bool:
-    return is_number(value) or is_size(value)
 
 
 _known_refusals: dict[Any, bool] = {}
