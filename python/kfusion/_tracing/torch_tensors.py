@@ -84,9 +84,9 @@ class _WhileTracing:
 
     def __enter__(self) -> None:
         with self._lock:
-            self._traces += 1
-            if self._traces == 1:
+            if self._traces == 0:
                 self._end = self._begin()
+            self._traces += 1
 
     def __exit__(self, *error: object) -> None:
         with self._lock:

@@ -28,7 +28,10 @@ _HOOKS = "torch.nn.modules._functions"
 
 def intercept() -> Callable[[], None]:
     """From now on torch calls `_applied` for each function; returns what ends that."""
-    base = _base(sys.modules["torch"])
+    torch = sys.modules["torch"]
+    if not hasattr(torch, "autograd"):  # another thread is importing torch
+        return lambda: None
+    base = _base(torch)
     base.apply = classmethod(_applied)
     return lambda: delattr(base, "apply")
 
