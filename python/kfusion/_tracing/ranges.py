@@ -20,7 +20,7 @@ _LARGEST = {
 
 
 def fits(value: Any, dtype: str) -> bool:
-    """Whether `dtype` has a place for a number; the answer for one of the arguments or sizes is asked in each call."""
+    """Whether `dtype` has a place for a number; the answer for a number among the arguments is asked in each call."""
     return (
         bool(number.asked(functools.partial(_fits, dtype), value)) if number.is_number(value) else _fits(dtype, value)
     )
@@ -28,7 +28,7 @@ def fits(value: Any, dtype: str) -> bool:
 
 def _fits(dtype: str, value: Any) -> bool:
     largest = _LARGEST.get(dtype)
-    if largest is None or (dtype in FLOATS and (value != value or abs(value) == math.inf)):
+    if largest is None or (dtype in FLOATS and not math.isfinite(value)):
         return True
     return bool(-largest - (dtype not in FLOATS) <= value <= largest)
 

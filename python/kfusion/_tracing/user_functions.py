@@ -29,7 +29,7 @@ _HOOKS = "torch.nn.modules._functions"
 def intercept() -> Callable[[], None]:
     """From now on torch calls `_applied` for each function; returns what ends that."""
     torch = sys.modules["torch"]
-    if not hasattr(torch, "autograd"):  # another thread is importing torch
+    if not hasattr(getattr(torch, "autograd", None), "Function"):  # another thread is importing torch
         return lambda: None
     base = _base(torch)
     base.apply = classmethod(_applied)
