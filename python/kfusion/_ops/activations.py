@@ -51,19 +51,21 @@ def gelu(x: Array, *, approximate: str = "none") -> Array:
 
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units", 2016.
     """
+    half = x * 0.5
     if approximate == "none":
-        y = x * 0.5 * (p.erf(x * math.sqrt(0.5)) + 1.0)
+        t = p.erf(x * math.sqrt(0.5))
     elif approximate == "tanh":
-        y = x * 0.5 * (p.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1.0)
+        t = p.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi))
     else:
         raise ValueError(f'kfusion.gelu: approximate must be "none" or "tanh", got {approximate!r}')
-    return with_derivatives(y, (x, _slope_of_gelu(x, approximate))) if taken(x) else y
+    y = half * (t + 1.0)
+    return with_derivatives(y, (x, _slope_of_gelu(x, t, approximate))) if taken(x) else y
 
 
-def _slope_of_gelu(x: Array, approximate: str) -> Array:
+def _slope_of_gelu(x: Array, t: Array, approximate: str) -> Array:
+    """t: the erf or tanh of gelu(x)."""
     if approximate == "none":
-        return (p.erf(x * math.sqrt(0.5)) + 1.0) * 0.5 + x * (p.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi)))
-    t = p.tanh((x + x * x * x * 0.044715) * math.sqrt(2 / math.pi))
+        return (t + 1.0) * 0.5 + x * (p.exp(x * x * -0.5) * (1 / math.sqrt(2 * math.pi)))
     inner = (x * x * (3 * 0.044715) + 1.0) * math.sqrt(2 / math.pi)
     return (t + 1.0) * 0.5 + x * 0.5 * (1.0 - t * t) * inner
 
