@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kinds import FRAMEWORKS, HAVE_GPU, Kind, OnlyDlpack, np_dtype
+from kinds import FRAMEWORKS, Kind, OnlyDlpack, np_dtype
 from sweeps import sweep
 
 
@@ -184,10 +184,7 @@ def test_arrays_that_only_export():
 
 # ---- CUDA ----
 
-cuda = pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
 
-
-@cuda
 @pytest.mark.cuda
 def test_a_cuda_graph_of_a_warm_call(rng):
     torch = pytest.importorskip("torch")
@@ -209,7 +206,6 @@ def test_a_cuda_graph_of_a_warm_call(rng):
             torch.testing.assert_close(got, want)
 
 
-@cuda
 @pytest.mark.cuda
 def test_streams_devices_and_alignment(rng):
     torch = pytest.importorskip("torch")

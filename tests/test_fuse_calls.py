@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kinds import HAVE_GPU
 from sweeps import sweep
 from tracing import counting
 
@@ -339,7 +338,6 @@ def test_threads_that_call_with_different_arrays(rng):
 # ---- CUDA ----
 
 
-@pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
 @pytest.mark.cuda
 def test_streams_that_take_turns(rng):
     torch = pytest.importorskip("torch")
@@ -370,7 +368,6 @@ def test_devices_that_take_turns(rng):
             assert torch.cuda.current_device() == i // 2 % 2
 
 
-@pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
 @pytest.mark.cuda
 def test_a_thread_that_never_used_cuda(rng):
     torch = pytest.importorskip("torch")

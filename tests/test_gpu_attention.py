@@ -356,10 +356,6 @@ class TestResults:
         assert torch.equal(got, want)
 
 
-on_gpu = pytest.mark.skipif(not HAVE_GPU, reason="needs an NVIDIA GPU")
-
-
-@on_gpu
 @pytest.mark.cuda
 @pytest.mark.parametrize("wants_gradients", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -389,7 +385,6 @@ def test_masks_that_torchs_kernels_misread(dtype, wants_gradients):
         check(mask)
 
 
-@on_gpu
 @pytest.mark.cuda
 @pytest.mark.parametrize("mask", [None, "causal", "array"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
@@ -410,7 +405,6 @@ def test_results_of_a_call_of_the_library_lie_as_it_gives_them(order, dtype, mas
         assert got.stride() == want.stride()
 
 
-@on_gpu
 @pytest.mark.cuda
 @pytest.mark.parametrize("offset", [0, 1, 8])
 @pytest.mark.parametrize("is_causal", [False, True])

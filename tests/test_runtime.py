@@ -18,7 +18,7 @@ import pytest
 
 import kfusion as kf
 from kfusion import _core
-from kinds import HAVE_GPU, forks_among_threads
+from kinds import forks_among_threads
 
 pytestmark = pytest.mark.native
 
@@ -178,7 +178,6 @@ time.sleep({seconds})
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not HAVE_GPU, reason="no GPU")
 def test_exit_right_after_a_backward_pass():
     """torch's thread of a GPU gives up what a pass held after it has returned, for which it needs the interpreter."""
     pytest.importorskip("torch")
