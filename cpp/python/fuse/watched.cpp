@@ -51,7 +51,7 @@ void add(std::array<std::uint64_t, 4>& lanes, const char* bytes, std::size_t siz
     for (std::size_t i = 0; i < words.size(); ++i) lanes[i] = mixed(lanes[i], words[i]);
   }
   words.fill(0);
-  std::memcpy(words.data(), bytes, size);
+  if (size) std::memcpy(words.data(), bytes, size);  // a 0-dimensional array has no shape to point at
   for (std::size_t i = 0; i < words.size(); ++i) lanes[i] = mixed(lanes[i], words[i] + size);
 }
 
