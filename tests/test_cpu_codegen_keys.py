@@ -1,4 +1,4 @@
-"""Keys of forms (cpp/cpu/codegen/form_key.hpp): kernels of other sizes find code without a text, and the right one."""
+"""Keys of forms (cpp/cpu/codegen/form/form_key.hpp): kernels of other sizes find code without a text: the right one."""
 
 import hypothesis
 import numpy as np

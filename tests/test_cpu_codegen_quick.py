@@ -1,4 +1,4 @@
-"""Quick forms in generated kernels (cpp/cpu/codegen/quick.hpp): where rounding hides their errors, nowhere else."""
+"""Quick forms in kernels (cpp/cpu/codegen/math/quick.hpp): where rounding hides their errors, nowhere else."""
 
 import numpy as np
 import pytest

@@ -72,9 +72,10 @@ def arm(tmp_path_factory):
     if compiler is None or shutil.which("qemu-aarch64") is None:
         pytest.skip("needs qemu-user and g++-aarch64-linux-gnu")
     program = tmp_path_factory.mktemp("arm") / "run_object"
-    sources = [ROOT / "tests/support/run_object.cpp", *(ROOT / "cpp/cpu").glob("codegen/libm_table.cpp")]
-    sources += [ROOT / f"cpp/cpu/{name}.cpp" for name in ("platform", "control_group", "vector_libm")]
-    sources += [ROOT / f"cpp/cpu/codegen/{name}.cpp" for name in ("elf", "relocation", "platform")]
+    sources = [ROOT / "tests/support/run_object.cpp"]
+    sources += [ROOT / f"cpp/cpu/{name}.cpp" for name in ("platform", "control_group")]
+    machine_code = ("elf", "libm_table", "platform", "relocation", "vector_libm")
+    sources += [ROOT / f"cpp/cpu/machine_code/{name}.cpp" for name in machine_code]
     flags = ["-std=c++20", "-O1", f"-I{ROOT}/cpp", "-pthread"]
     subprocess.run([compiler, *flags, *sources, "-o", program, "-ldl"], check=True)
     return Arm(program)

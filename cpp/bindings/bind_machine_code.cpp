@@ -4,7 +4,7 @@
 #include <string>
 
 #include "bindings/bindings.hpp"
-#include "cpu/codegen/machine_code.hpp"
+#include "cpu/machine_code/machine_code.hpp"
 #include "python/gil.hpp"
 
 namespace py = pybind11;

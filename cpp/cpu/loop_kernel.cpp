@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "cpu/codegen/machine_code.hpp"
+#include "cpu/machine_code/machine_code.hpp"
 #include "cpu/platform.hpp"
 
 namespace kfusion::cpu {

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "cpu/codegen/elf.hpp"
-#include "cpu/codegen/form.hpp"
-#include "cpu/codegen/libm_table.hpp"
-#include "cpu/codegen/platform.hpp"
+#include "cpu/codegen/form/form.hpp"
+#include "cpu/machine_code/elf.hpp"
+#include "cpu/machine_code/libm_table.hpp"
+#include "cpu/machine_code/platform.hpp"
 #include "kfusion/files.hpp"
 
 using namespace kfusion;

@@ -7,14 +7,16 @@
 #include <vector>
 
 #include "bindings/testing/testing.hpp"
-#include "cpu/codegen/divisor.hpp"
-#include "cpu/codegen/form.hpp"
-#include "cpu/codegen/form_key.hpp"
-#include "cpu/codegen/libm_table.hpp"
-#include "cpu/codegen/ops.hpp"
-#include "cpu/codegen/pieces.hpp"
-#include "cpu/codegen/random_words.hpp"
-#include "cpu/codegen/row_plan.hpp"
+#include "cpu/codegen/form/form.hpp"
+#include "cpu/codegen/form/form_key.hpp"
+#include "cpu/codegen/generated.hpp"
+#include "cpu/codegen/kernel_text.hpp"
+#include "cpu/codegen/math/divisor.hpp"
+#include "cpu/codegen/math/ops.hpp"
+#include "cpu/codegen/math/random_words.hpp"
+#include "cpu/codegen/rows/pieces.hpp"
+#include "cpu/codegen/rows/row_plan.hpp"
+#include "cpu/machine_code/libm_table.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/graph/constant.hpp"
@@ -162,7 +164,7 @@ that the generator does not take.
 
 py::dict kernel_call(const Kernel& k, const TargetFacts& target) {
   py::dict d;
-  if (const std::string why = why_not_generated(k); !why.empty()) {
+  if (const std::string why = cpu::why_not_generated(k); !why.empty()) {
     d["why"] = why;
     return d;
   }

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "bindings/testing/testing.hpp"
-#include "cpu/codegen/elf.hpp"
-#include "cpu/codegen/machine_code.hpp"
+#include "cpu/machine_code/elf.hpp"
+#include "cpu/machine_code/machine_code.hpp"
 #include "python/gil.hpp"
 
 namespace py = pybind11;

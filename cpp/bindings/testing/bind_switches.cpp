@@ -6,7 +6,7 @@
 #include "cpu/isa.hpp"
 #include "cpu/loop_kernel.hpp"
 #include "cpu/loops_by.hpp"
-#include "cpu/vector_libm.hpp"
+#include "cpu/machine_code/vector_libm.hpp"
 #include "python/gil.hpp"
 #include "python/stl.hpp"
 #include "runtime/lent.hpp"

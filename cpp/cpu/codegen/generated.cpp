@@ -7,18 +7,19 @@
 #include <vector>
 
 #include "cpu/buffer.hpp"
-#include "cpu/codegen/column_jobs.hpp"
-#include "cpu/codegen/form.hpp"
-#include "cpu/codegen/form_key.hpp"
-#include "cpu/codegen/libm_table.hpp"
-#include "cpu/codegen/links.hpp"
-#include "cpu/codegen/machine_code.hpp"
-#include "cpu/codegen/pieces.hpp"
-#include "cpu/codegen/policy.hpp"
-#include "cpu/codegen/row_plan.hpp"
-#include "cpu/codegen/whole_links.hpp"
+#include "cpu/codegen/chains/links.hpp"
+#include "cpu/codegen/chains/whole_links.hpp"
+#include "cpu/codegen/columns/column_jobs.hpp"
+#include "cpu/codegen/form/form.hpp"
+#include "cpu/codegen/form/form_key.hpp"
+#include "cpu/codegen/form/policy.hpp"
+#include "cpu/codegen/kernel_text.hpp"
+#include "cpu/codegen/rows/pieces.hpp"
+#include "cpu/codegen/rows/row_plan.hpp"
 #include "cpu/index_fault.hpp"
 #include "cpu/job.hpp"
+#include "cpu/machine_code/libm_table.hpp"
+#include "cpu/machine_code/machine_code.hpp"
 #include "cpu/stream.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/divide_up.hpp"
@@ -29,7 +30,7 @@ namespace kfusion::cpu {
 namespace {
 
 static_assert(sizeof(std::atomic<std::int32_t>) == 4 && offsetof(IndexFault, table) == 0 &&
-              offsetof(IndexFault, index) == 8);  // codegen/takes.cpp
+              offsetof(IndexFault, index) == 8);  // codegen/elements/takes.cpp
 
 /// The code of one text, made when it is first asked for. Two threads that ask at once may both make it; a child of
 /// fork() never waits for a thread that it does not have.
@@ -69,7 +70,17 @@ double number_of(const Constant& c, const double* parameters) {
 
 }  // namespace
 
-std::string why_not_generated(const Kernel& k) { return ir::why_not_generated(k); }
+std::string why_not_generated(const Kernel& k) {
+  switch (k.kind) {
+    case Pattern::kPointwise:
+    case Pattern::kRows:
+    case Pattern::kFullReduction:
+    case Pattern::kColumns:
+      return "";
+    default:
+      return "pattern " + std::string(name(k.kind));
+  }
+}
 
 class GeneratedKernel::Program {
  public:

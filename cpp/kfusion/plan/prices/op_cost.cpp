@@ -26,10 +26,10 @@ struct FlopsOfClass {
 ///   kRoot            cbrt 2.7, logaddexp 3.4                            2.6, 2.9
 ///   kPower           3.1                                                below
 ///
-/// Functions of float64 that come from libmvec (cpp/cpu/vector_libm.hpp) were measured on another core, an EPYC (Zen 5)
-/// with AVX-512, and are priced by what they take of its exponentials: exp and log 0.40 ns, tanh 0.68, log1p 0.76,
-/// beside sin 0.80, erf 1.2 (kSine), tan 0.86, arcsin 1.2, sinh 1.2, remainder 3.6, which is libm's (kFunction), and
-/// power 2.5. Where there is no libmvec they take about 10 times as long.
+/// Functions of float64 that come from libmvec (cpp/cpu/machine_code/vector_libm.hpp) were measured on another core, an
+/// EPYC (Zen 5) with AVX-512, and are priced by what they take of its exponentials: exp and log 0.40 ns, tanh 0.68,
+/// log1p 0.76, beside sin 0.80, erf 1.2 (kSine), tan 0.86, arcsin 1.2, sinh 1.2, remainder 3.6, which is libm's
+/// (kFunction), and power 2.5. Where there is no libmvec they take about 10 times as long.
 ///
 /// philox (kExponential) was measured there, too: 0.2 ns of neighbours by one key, in which dropout has it, else 1 ns.
 ///
