@@ -4,7 +4,7 @@ add_library(kfusion_cpu STATIC ${cpu_sources})
 target_link_libraries(kfusion_cpu PUBLIC kfusion_options kfusion_cache ${CMAKE_DL_LIBS})
 kfusion_unity(kfusion_cpu cpp/cpu cpp/cpu/codegen cpp/cpu/codegen/chains cpp/cpu/codegen/columns
               cpp/cpu/codegen/elements cpp/cpu/codegen/form cpp/cpu/codegen/instructions cpp/cpu/codegen/math
-              cpp/cpu/codegen/rows cpp/cpu/machine_code cpp/cpu/products)
+              cpp/cpu/codegen/rows cpp/cpu/loops cpp/cpu/machine_code cpp/cpu/products)
 # Not beside the vectors' own sin and exp, and a class of a header with members of this file's.
 set_source_files_properties(cpp/cpu/machine_code/libm_table.cpp cpp/cpu/codegen/generated.cpp
                             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

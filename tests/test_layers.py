@@ -1,5 +1,6 @@
 """The order of the package's parts: each imports from those above it here, and from nothing below. Modules import each
-other in no circle, within functions neither; what is imported for annotations alone does not count."""
+other in no circle, within functions neither; what is imported for annotations alone does not count. Nor do folders of
+C++ include each other in a circle."""
 
 from __future__ import annotations
 
@@ -101,6 +102,27 @@ def test_modules_import_in_no_circle():
         graphlib.TopologicalSorter(imported()).prepare()
     except graphlib.CycleError as error:
         pytest.fail(f"modules that import each other: {error.args[1]}")
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def included() -> dict[Path, set[Path]]:
+    """By folder of C++ and CUDA, the folders that its files include."""
+    roots = (ROOT / "cpp", ROOT / "cuda")
+    known: dict[Path, set[Path]] = {}
+    for file in (f for root in roots for f in root.rglob("*") if re.fullmatch(r"\.(cpp|hpp|cu|cuh|def)", f.suffix)):
+        names = re.findall(r'^ *#include "(.*)"', file.read_text(), re.MULTILINE)
+        folders = {(root / name).parent for name in names for root in roots if (root / name).exists()}
+        known.setdefault(file.parent, set()).update(folders - {file.parent})
+    return known
+
+
+def test_folders_include_each_other_in_no_circle():
+    try:
+        graphlib.TopologicalSorter(included()).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"folders that include each other: {[str(f.relative_to(ROOT)) for f in error.args[1]]}")
 
 
 CALLS = """

@@ -2,7 +2,7 @@
 #include "bindings/bindings.hpp"
 #include "kfusion/error.hpp"
 #include "kfusion/graph/builder.hpp"
-#include "kfusion/plan/reports/names.hpp"
+#include "kfusion/plan/names.hpp"
 #include "python/fuse/measured_times.hpp"
 #include "python/gil.hpp"
 #include "python/records/device_dict.hpp"

@@ -5,7 +5,7 @@
 
 #include "kfusion/divide_up.hpp"
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/views/joins.hpp"
 #include "runtime/backend.hpp"
 
 namespace kfusion {

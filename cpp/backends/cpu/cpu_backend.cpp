@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "cpu/job.hpp"
-#include "cpu/loop_kernel.hpp"
+#include "cpu/loops/loop_kernel.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/divide_up.hpp"
 #include "runtime/backend.hpp"

@@ -97,7 +97,7 @@ bool is_of_positions(const Graph& g, NodeId id) {
   const Node& n = g[id];
   if (n.op == Op::iota) return true;
   const auto is_known = [&](NodeId a) { return kind(g[a].op) == OpKind::kSource && g[a].op != Op::input; };
-  const bool is_made = kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast || kind(n.op) == OpKind::kView;
+  const bool is_made = is_elementwise(n) || kind(n.op) == OpKind::kView;
   return is_made && std::ranges::any_of(n.arguments, [&](NodeId a) { return is_of_positions(g, a); }) &&
          std::ranges::all_of(n.arguments, [&](NodeId a) { return is_known(a) || is_of_positions(g, a); });
 }

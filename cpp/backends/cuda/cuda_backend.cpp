@@ -7,7 +7,7 @@
 #include "codegen/generate.hpp"
 #include "host/compile.hpp"
 #include "host/cuda.hpp"
-#include "kfusion/plan/partition/sweeps.hpp"
+#include "kfusion/plan/sweeps.hpp"
 #include "runtime/backend.hpp"
 
 namespace kfusion {

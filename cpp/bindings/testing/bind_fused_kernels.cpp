@@ -1,6 +1,6 @@
 // The CPU's kernels one by one, on addresses: for tests and measurements.
 #include "bindings/testing/testing.hpp"
-#include "cpu/loop_kernel.hpp"
+#include "cpu/loops/loop_kernel.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "python/gil.hpp"
 #include "python/records/device_dict.hpp"

@@ -12,8 +12,8 @@ namespace kfusion::cpu {
 /// Why a kernel is not generated, in a few words; empty where it is.
 std::string why_not_generated(const Kernel& k);
 
-/// A Kernel made ready to run, for the instruction set in use: as cpu::LoopKernel (loop_kernel.hpp), which says what
-/// the functions do. Its code is compiled, or read from the disk, when it is first run.
+/// A Kernel made ready to run, for the instruction set in use: as cpu::LoopKernel (cpu/loops/loop_kernel.hpp), which
+/// says what the functions do. Its code is compiled, or read from the disk, when it is first run.
 class GeneratedKernel {
  public:
   /// Takes a kernel for which why_not_generated() is empty.

@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "cpu/loop_kernel.hpp"
+#include "cpu/loops/loop_kernel.hpp"
 #include "kfusion/lower/contraction.hpp"
 
 namespace kfusion::cpu {

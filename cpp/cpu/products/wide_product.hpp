@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cpu/blas.hpp"
-#include "cpu/loop_kernel.hpp"
+#include "cpu/loops/loop_kernel.hpp"
 
 namespace kfusion::cpu {
 

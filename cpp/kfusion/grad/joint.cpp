@@ -133,7 +133,7 @@ void Joint::find_inexact() {
   for (NodeId id = 0; id < std::ssize(g_.nodes); ++id) {
     const Node& n = g_[id];
     const bool reduces = kind(n.op) == OpKind::kReduce;
-    const bool maps = kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast || kind(n.op) == OpKind::kView;
+    const bool maps = is_elementwise(n) || kind(n.op) == OpKind::kView;
     const auto is_rows = [&](NodeId a) { return is_of_rows_[at(a)] && g_[a].size() >= n.size(); };
     is_of_rows_[at(id)] = reduces || (maps && std::ranges::any_of(n.arguments, is_rows));
     const bool is_extreme = n.op == Op::max || n.op == Op::min;
@@ -159,7 +159,7 @@ void Joint::find_often_stored() {
     while (of == OpKind::kContraction && readers[at(n)] == 1 && result(n) < 0) {
       n = reader[at(n)];
       if (g_[n].size() != g_[id].size()) break;
-      if (kind(g_[n].op) == OpKind::kMap || kind(g_[n].op) == OpKind::kCast)
+      if (is_elementwise(g_[n]))
         stored = n;
       else if (kind(g_[n].op) != OpKind::kView)
         break;

@@ -6,7 +6,7 @@
 #include "kfusion/grad/loose.hpp"
 #include "kfusion/grad/min_cut.hpp"
 #include "kfusion/graph/builder.hpp"
-#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/device.hpp"
 
 namespace kfusion::grad {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kfusion/graph/builder.hpp"
-#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/device.hpp"
 
 namespace kfusion::grad {
 

@@ -127,6 +127,9 @@ struct Node {
 /// Constants and iota: made in the kernel that reads them, so no kernel loads them.
 bool is_free(const Node& n);
 
+/// A map or a cast: each element of the result from one element of each argument.
+inline bool is_elementwise(const Node& n) { return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast; }
+
 /// Whether the nodes have one value: one operation on the same arguments, whatever the stage.
 bool same_value(const Node& a, const Node& b);
 

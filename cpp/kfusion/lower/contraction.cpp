@@ -8,9 +8,9 @@
 #include "kfusion/lower/schedule.hpp"
 #include "kfusion/lower/spans.hpp"
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/joins.hpp"
-#include "kfusion/plan/partition/picks.hpp"
-#include "kfusion/plan/partition/sweeps.hpp"
+#include "kfusion/plan/sweeps.hpp"
+#include "kfusion/plan/views/joins.hpp"
+#include "kfusion/plan/views/picks.hpp"
 
 namespace kfusion {
 namespace {

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "kfusion/plan/names.hpp"
 #include "kfusion/plan/plan.hpp"
-#include "kfusion/plan/reports/names.hpp"
 #include "kfusion/positions.hpp"
 
 namespace kfusion {

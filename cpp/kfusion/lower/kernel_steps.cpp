@@ -5,9 +5,9 @@
 
 #include "kfusion/graph/powers.hpp"
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/joins.hpp"
-#include "kfusion/plan/partition/picks.hpp"
-#include "kfusion/plan/partition/sweeps.hpp"
+#include "kfusion/plan/sweeps.hpp"
+#include "kfusion/plan/views/joins.hpp"
+#include "kfusion/plan/views/picks.hpp"
 
 namespace kfusion {
 namespace {
@@ -65,7 +65,7 @@ Steps::Steps(const Plan& plan, const Group& group, const Space& space, Kernel& k
   if (std::ranges::none_of(group.nodes, is_half_type)) return;
   const auto is_stored_here = [&](NodeId n) { return std::ranges::find(group.stores, n) != group.stores.end(); };
   const auto is_stored_wide = [&](NodeId n) {
-    const bool is_element = kind(g_[n].op) == OpKind::kMap || kind(g_[n].op) == OpKind::kCast;
+    const bool is_element = is_elementwise(g_[n]);
     return is_element && !is_half_type(n) && is_stored_here(n);
   };
   const std::unordered_set<NodeId> compared = compared_across(plan);

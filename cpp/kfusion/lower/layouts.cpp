@@ -8,7 +8,7 @@
 #include "kfusion/lower/outputs.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/plan/executor.hpp"
-#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {

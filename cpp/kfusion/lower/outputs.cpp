@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kfusion/lower/idioms.hpp"
-#include "kfusion/plan/partition/sweeps.hpp"
+#include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
 namespace {

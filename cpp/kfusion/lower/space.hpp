@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "kfusion/lower/kernel.hpp"
-#include "kfusion/plan/partition/domain.hpp"
+#include "kfusion/plan/views/domain.hpp"
 
 namespace kfusion {
 

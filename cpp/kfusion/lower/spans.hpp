@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "kfusion/plan/executor.hpp"
-#include "kfusion/plan/partition/domain.hpp"
+#include "kfusion/plan/views/domain.hpp"
 
 namespace kfusion {
 

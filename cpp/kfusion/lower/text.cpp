@@ -1,7 +1,7 @@
 // A kernel as text, one line for each axis list, step, store and pair.
 #include "kfusion/enumerators.hpp"
 #include "kfusion/lower/kernel.hpp"
-#include "kfusion/plan/reports/names.hpp"
+#include "kfusion/plan/names.hpp"
 
 namespace kfusion {
 namespace {

@@ -1,8 +1,6 @@
 #include "kfusion/plan/executor.hpp"
 
-#include <algorithm>
-
-#include "kfusion/plan/prices/traffic.hpp"
+#include "kfusion/plan/plan.hpp"
 
 namespace kfusion {
 namespace {
@@ -32,37 +30,11 @@ Asked ask(const Executors& asked, const Candidate& kernel, const Device& device)
   return result;
 }
 
-/// The first of those that take least: of what was measured, where all were.
-const Executor* cheapest(const Executors& able, const std::vector<Price>& prices) {
-  if (able.empty()) return nullptr;
-  const bool measured = std::ranges::all_of(prices, &Price::measured);
-  const auto least = std::ranges::min_element(prices, {}, measured ? &Price::total_us : &Price::predicted_us);
-  return able[static_cast<std::size_t>(least - prices.begin())];
-}
-
-/// Prices depend on what ran before, and not on who ran it: each round prices one executor of each kernel.
-void take_cheapest(Plan& plan, const std::vector<Executors>& able, const Device& device) {
-  std::size_t rounds = 0;
-  for (const Executors& e : able) rounds = std::max(rounds, e.size());
-  if (rounds < 2) return;
-  std::vector<std::vector<Price>> prices(able.size());
-  for (std::size_t round = 0; round < rounds; ++round) {
-    for (std::size_t i = 0; i < able.size(); ++i)
-      if (round < able[i].size()) plan.groups[i].executor = able[i][round];
-    const PlanCost cost = count_in_place(plan, device);
-    for (std::size_t i = 0; i < able.size(); ++i)
-      if (round < able[i].size()) prices[i].push_back(cost.groups[i].price);
-  }
-  for (std::size_t i = 0; i < able.size(); ++i) plan.groups[i].executor = cheapest(able[i], prices[i]);
-}
-
 }  // namespace
 
 Candidate candidate_of(const Plan& plan, const Group& group) {
   return {plan.graph, plan.folded, group.pattern, group.nodes, group.stores};
 }
-
-Price Executor::price(const Plan&, const Group&, const Price& roofline, const Device&) const { return roofline; }
 
 const Executor& anyone() {
   static const Anyone executor;
@@ -76,19 +48,6 @@ std::optional<std::string> missing_executor(const Executors& asked, const Candid
 
 Executors able_executors(const Executors& asked, const Candidate& kernel, const Device& device) {
   return ask(asked, kernel, device).able;
-}
-
-void choose_executors(Plan& plan, const Executors& asked, const Device& device) {
-  Executors real = asked;
-  std::erase(real, &anyone());
-  std::vector<Executors> able;
-  for (Group& group : plan.groups) {
-    Asked answer = ask(real, candidate_of(plan, group), device);
-    group.executor = answer.able.empty() ? nullptr : answer.able[0];
-    if (answer.able.empty()) group.missing = std::move(answer.refusals);
-    able.push_back(std::move(answer.able));
-  }
-  take_cheapest(plan, able, device);
 }
 
 }  // namespace kfusion

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "kfusion/graph/graph.hpp"
-#include "kfusion/plan/partition/fold.hpp"
+#include "kfusion/plan/device.hpp"
 #include "kfusion/plan/pattern.hpp"
-#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/views/fold.hpp"
 
 namespace kfusion {
 
@@ -66,8 +66,5 @@ std::optional<std::string> missing_executor(const Executors& asked, const Candid
 
 /// Those of `asked` that run the kernel.
 Executors able_executors(const Executors& asked, const Candidate& kernel, const Device& device);
-
-/// Gives each group the executor that runs it for least, or says what is missing.
-void choose_executors(Plan& plan, const Executors& asked, const Device& device);
 
 }  // namespace kfusion

@@ -11,14 +11,15 @@
 #include <vector>
 
 #include "kfusion/graph/graph.hpp"
+#include "kfusion/plan/device.hpp"
 #include "kfusion/plan/executor.hpp"
-#include "kfusion/plan/partition/domain.hpp"
-#include "kfusion/plan/partition/fold.hpp"
 #include "kfusion/plan/pattern.hpp"
-#include "kfusion/plan/prices/device.hpp"
-#include "kfusion/plan/prices/measured.hpp"
+#include "kfusion/plan/views/domain.hpp"
+#include "kfusion/plan/views/fold.hpp"
 
 namespace kfusion {
+
+class Measured;  // prices/measured.hpp
 
 /// Why two neighbours are in different kernels. One sentence each in reasons.cpp.
 enum class Reason : std::uint8_t {

@@ -8,7 +8,7 @@
 
 namespace kfusion::reference {
 
-/// A Kernel ready to run: as cpu::LoopKernel (cpu/loop_kernel.hpp), which says what the functions do, but by the
+/// A Kernel ready to run: as cpu::LoopKernel (cpu/loops/loop_kernel.hpp), which says what the functions do, but by the
 /// caller's thread. Intermediate values of up to some 10^5 elements are in memory at once, or of one row.
 class InterpretedKernel {
  public:

@@ -3,7 +3,7 @@
 #pragma once
 #include <memory>
 
-#include "kfusion/plan/partition/access.hpp"
+#include "kfusion/plan/views/access.hpp"
 #include "kfusion/reference/walk.hpp"
 
 namespace kfusion::reference {

@@ -6,7 +6,7 @@
 #include <unordered_map>
 
 #include "cpu/isa.hpp"
-#include "cpu/loops_by.hpp"
+#include "cpu/loops/loops_by.hpp"
 #include "cpu/openmp.hpp"
 #include "cpu/platform.hpp"
 #include "kfusion/graph/flat.hpp"

@@ -4,7 +4,7 @@
 
 #include "kfusion/divide_up.hpp"
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/device.hpp"
 #include "kfusion/reference/reference.hpp"
 #include "python/arrays/library_functions.hpp"
 #include "python/fuse/entry.hpp"

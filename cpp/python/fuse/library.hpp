@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/device.hpp"
 #include "python/arrays/array.hpp"
 #include "runtime/library_functions.hpp"
 

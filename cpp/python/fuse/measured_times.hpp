@@ -6,7 +6,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/device.hpp"
 #include "kfusion/plan/prices/measured.hpp"
 
 namespace kfusion {

@@ -2,7 +2,7 @@
 #pragma once
 #include <pybind11/pybind11.h>
 
-#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/device.hpp"
 
 namespace kfusion {
 

@@ -1,9 +1,9 @@
 #include "python/records/plan_dict.hpp"
 
 #include "kfusion/enumerators.hpp"
-#include "kfusion/plan/partition/joins.hpp"
-#include "kfusion/plan/reports/names.hpp"
-#include "kfusion/plan/reports/reasons.hpp"
+#include "kfusion/plan/names.hpp"
+#include "kfusion/plan/partition/reasons.hpp"
+#include "kfusion/plan/views/joins.hpp"
 #include "python/records/savings_dict.hpp"
 
 namespace py = pybind11;

@@ -4,7 +4,7 @@
 
 #include "backends/backends.hpp"
 #include "kfusion/error.hpp"
-#include "kfusion/plan/reports/names.hpp"
+#include "kfusion/plan/names.hpp"
 #include "python/stl.hpp"
 
 namespace py = pybind11;

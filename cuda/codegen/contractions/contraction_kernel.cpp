@@ -8,8 +8,8 @@
 #include "codegen/expression.hpp"
 #include "kfusion/divide_up.hpp"
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/sweeps.hpp"
-#include "kfusion/plan/rewrites/partial_sums.hpp"
+#include "kfusion/plan/partition/partial_sums.hpp"
+#include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion::codegen {
 namespace {

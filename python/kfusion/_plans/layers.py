@@ -71,7 +71,7 @@ def of_stages(graph: Any, modules: Sequence[str]) -> dict[str, str]:
 
 
 def _unique(name: str, counts: Counter[str], taken: dict[str, str]) -> str:
-    """Does what make_stage_names_unique does in cpp/kfusion/plan/reports/names.cpp."""
+    """Does what make_stage_names_unique does in cpp/kfusion/plan/names.cpp."""
     counts[name] += 1
     unique = name if counts[name] == 1 else f"{name}_{counts[name]}"
     while unique in taken:

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {

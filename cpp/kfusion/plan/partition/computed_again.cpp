@@ -1,12 +1,12 @@
 // Whether one kernel takes longer than two, because it computes what is small for it again wherever it is read.
 #include <algorithm>
 
-#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/names.hpp"
 #include "kfusion/plan/partition/partition.hpp"
-#include "kfusion/plan/partition/sweeps.hpp"
+#include "kfusion/plan/partition/reasons.hpp"
 #include "kfusion/plan/prices/flops.hpp"
-#include "kfusion/plan/reports/names.hpp"
-#include "kfusion/plan/reports/reasons.hpp"
+#include "kfusion/plan/sweeps.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {

@@ -8,7 +8,7 @@
 #include "kfusion/graph/facts.hpp"
 #include "kfusion/graph/match.hpp"
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/sweeps.hpp"
+#include "kfusion/plan/sweeps.hpp"
 
 namespace kfusion {
 namespace {

@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "kfusion/interrupt.hpp"
-#include "kfusion/plan/partition/joins.hpp"
-#include "kfusion/plan/partition/sweeps.hpp"
+#include "kfusion/plan/sweeps.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {

@@ -4,10 +4,10 @@
 #include <optional>
 #include <vector>
 
-#include "kfusion/plan/partition/domain.hpp"
-#include "kfusion/plan/partition/fold.hpp"
 #include "kfusion/plan/partition/part_order.hpp"
 #include "kfusion/plan/plan.hpp"
+#include "kfusion/plan/views/domain.hpp"
+#include "kfusion/plan/views/fold.hpp"
 
 namespace kfusion {
 
@@ -97,7 +97,7 @@ class Partition {
   /// Whether two parts are of calls that may share a kernel.
   bool may_share(int a, int b) const;
   /// What the kernel of `part` is, which computes `nodes`.
-  Pattern pattern_of(const Part& part, const std::vector<NodeId>& nodes) const;  // pattern.cpp
+  Pattern pattern_of(const Part& part, const std::vector<NodeId>& nodes) const;  // kernel_of_parts.cpp
   Pattern pattern_of(const Part& part) const { return pattern_of(part, part.nodes); }
   /// Whether one of the executors that are asked runs these parts as one kernel.
   bool is_run(Pattern pattern, const std::vector<int>& parts) const { return !missing(pattern, parts); }

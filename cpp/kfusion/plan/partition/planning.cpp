@@ -10,8 +10,10 @@
 #include "kfusion/plan/partition/check.hpp"
 #include "kfusion/plan/partition/contractions.hpp"
 #include "kfusion/plan/partition/finish.hpp"
-#include "kfusion/plan/partition/fold.hpp"
-#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/prices/cheapest.hpp"
+#include "kfusion/plan/prices/measured.hpp"
+#include "kfusion/plan/views/fold.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {

@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "kfusion/plan/partition/duplicate.hpp"
 #include "kfusion/plan/partition/partition.hpp"
+#include "kfusion/plan/partition/reasons.hpp"
 #include "kfusion/plan/plan.hpp"
 #include "kfusion/plan/prices/traffic.hpp"
-#include "kfusion/plan/reports/reasons.hpp"
-#include "kfusion/plan/rewrites/duplicate.hpp"
 
 namespace kfusion {
 

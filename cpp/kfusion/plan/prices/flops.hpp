@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "kfusion/graph/graph.hpp"
-#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/device.hpp"
 
 namespace kfusion {
 

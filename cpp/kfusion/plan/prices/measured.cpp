@@ -4,8 +4,8 @@
 #include <map>
 
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/joins.hpp"
 #include "kfusion/plan/plan.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {

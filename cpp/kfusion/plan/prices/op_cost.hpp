@@ -1,7 +1,7 @@
 // What a map takes on a device, beside the FLOPs that it counts as.
 #pragma once
 #include "kfusion/ops/op.hpp"
-#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/device.hpp"
 
 namespace kfusion {
 

@@ -4,8 +4,8 @@
 
 #include "kfusion/checked.hpp"
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/joins.hpp"
 #include "kfusion/plan/prices/op_cost.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {

@@ -6,10 +6,10 @@
 #include <set>
 
 #include "kfusion/checked.hpp"
-#include "kfusion/plan/partition/joins.hpp"
-#include "kfusion/plan/partition/sweeps.hpp"
+#include "kfusion/plan/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
-#include "kfusion/plan/reports/names.hpp"
+#include "kfusion/plan/sweeps.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {

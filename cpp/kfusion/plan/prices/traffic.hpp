@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "kfusion/plan/device.hpp"
 #include "kfusion/plan/plan.hpp"
-#include "kfusion/plan/prices/device.hpp"
 #include "kfusion/plan/prices/flops.hpp"
 #include "kfusion/savings.hpp"
 

@@ -50,7 +50,7 @@ class Pushing : private GraphCopy {
     return gather;
   }
 
-  bool is_map(NodeId n) const { return kind(to_[n].op) == OpKind::kMap || kind(to_[n].op) == OpKind::kCast; }
+  bool is_map(NodeId n) const { return is_elementwise(to_[n]); }
 
   /// The value of `gather`, whose arguments are nodes of to_. What several gathers share is pushed once.
   NodeId taken(const Node& gather, int depth) {

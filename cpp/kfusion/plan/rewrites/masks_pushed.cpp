@@ -80,7 +80,7 @@ class Masks : private GraphCopy {
 
   void add_maps_of_selection(NodeId mask, Site& site) const {
     NodeId n = g_[mask].arguments[site.value];
-    while (kind(g_[n].op) == OpKind::kMap || kind(g_[n].op) == OpKind::kCast) {
+    while (is_elementwise(g_[n])) {
       const NodeId x = varying_argument(n);
       const auto before = x < 0 || !is_passed(mask, n, x) ? std::nullopt : before_map(n, site.other);
       if (!before) return;

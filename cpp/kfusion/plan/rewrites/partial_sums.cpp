@@ -1,4 +1,10 @@
-#include "kfusion/plan/rewrites/partial_sums.hpp"
+// Sums along rows beside what is computed of each row: y = f(x) row by row, and the sums of columns of g(x), as
+// gradients of weights and biases are.
+//
+// A kernel of rows has all elements at hand, but no column as a whole. So it adds up the columns of as many parts of
+// the rows as the device has work for at once, and a second kernel sums these parts. A kernel around a product does so,
+// too, as for biases of linear layers before an activation: a part is the rows of a tile then.
+#include "kfusion/plan/partition/partial_sums.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -171,23 +177,6 @@ std::optional<Graph> rows_summed_in_parts(const Graph& g, const Device& device) 
     const Extents& shape = g[summed].shape;
     if (!reduced.have(shape, axes) || (device.is_cpu && lies_across(g, shape))) return 0;
     return parts_for(rows, columns, item_of_rows(g, g[summed]), device);
-  });
-}
-
-bool are_of_tiles(const Graph& g, NodeId n) {
-  const auto& partial = g.attributes<PartialAttributes>(n);
-  return extent(g[g[n].arguments[0]].shape, 0, at(partial.axes)) == kRowsOfTile * partial.parts;
-}
-
-bool has_kernels_for_partial_sums(const Plan& plan) {
-  return std::ranges::all_of(plan.groups, [&](const Group& group) {
-    return std::ranges::all_of(group.nodes, [&](NodeId n) {
-      if (plan.graph[n].op != Op::partial_sums) return true;
-      if (group.pattern == Pattern::kMatmul) return are_of_tiles(plan.graph, n);
-      const Extents& shape = plan.folded.work[at(n)].shape;
-      const auto axes = at(plan.graph.attributes<PartialAttributes>(n).axes);
-      return group.pattern == Pattern::kRows && group.rows() == extent(shape, 0, axes);
-    });
   });
 }
 

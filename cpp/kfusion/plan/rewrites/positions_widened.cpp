@@ -7,7 +7,6 @@
 #include "kfusion/graph/shapes.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
-#include "kfusion/plan/rewrites/tiling.hpp"
 
 namespace kfusion {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/device.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
 
 namespace kfusion {

@@ -4,7 +4,7 @@
 
 #include "kfusion/graph/match.hpp"
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/rewrites/partial_sums.hpp"
+#include "kfusion/plan/partition/partial_sums.hpp"
 
 namespace kfusion {
 namespace {
@@ -53,7 +53,7 @@ bool is_slice(const Graph& g, NodeId n) { return has(g, n, m::slice()); }
 bool is_convolution(const Graph& g, NodeId n) { return has(g, n, m::conv2d()); }
 bool is_gather_of_computed(const Graph& g, NodeId n) {
   const auto is_passed = [](const Node& x) {
-    return kind(x.op) == OpKind::kMap || kind(x.op) == OpKind::kCast || x.op == Op::broadcast || x.op == Op::transpose;
+    return is_elementwise(x) || x.op == Op::broadcast || x.op == Op::transpose;
   };
   return kind(g[n].op) == OpKind::kGather && is_passed(g[g[n].arguments[0]]);
 }

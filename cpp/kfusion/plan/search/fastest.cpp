@@ -10,7 +10,7 @@
 #include "kfusion/graph/shapes.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
-#include "kfusion/plan/rewrites/library_forms.hpp"
+#include "kfusion/plan/search/library_forms.hpp"
 #include "kfusion/plan/search/slow_products.hpp"
 
 namespace kfusion {

@@ -1,8 +1,8 @@
 // Plans as callers ask for them.
 #include <algorithm>
 
-#include "kfusion/plan/rewrites/library_forms.hpp"
 #include "kfusion/plan/search/fastest.hpp"
+#include "kfusion/plan/search/library_forms.hpp"
 
 namespace kfusion {
 

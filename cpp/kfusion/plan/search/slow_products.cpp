@@ -5,8 +5,8 @@
 
 #include "kfusion/graph/shapes.hpp"
 #include "kfusion/ops/names.hpp"
+#include "kfusion/plan/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
-#include "kfusion/plan/reports/names.hpp"
 
 namespace kfusion {
 namespace {

@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <set>
 
-#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/graph/runnable.hpp"
+#include "kfusion/plan/cells/push.hpp"
+#include "kfusion/plan/cells/tiling.hpp"
+#include "kfusion/plan/names.hpp"
+#include "kfusion/plan/partition/duplicate.hpp"
+#include "kfusion/plan/partition/partial_sums.hpp"
 #include "kfusion/plan/prices/price.hpp"
-#include "kfusion/plan/reports/names.hpp"
-#include "kfusion/plan/rewrites/duplicate.hpp"
-#include "kfusion/plan/rewrites/partial_sums.hpp"
-#include "kfusion/plan/rewrites/push.hpp"
-#include "kfusion/plan/rewrites/runnable.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
-#include "kfusion/plan/rewrites/tiling.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {

@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "cpu/codegen/generated.hpp"
-#include "cpu/loops_by.hpp"
+#include "cpu/loops/loops_by.hpp"
 #include "kfusion/reference/interpreted_kernel.hpp"
 
 namespace kfusion::cpu {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "kfusion/plan/partition/access.hpp"
+#include "kfusion/plan/views/access.hpp"
 
 namespace kfusion {
 

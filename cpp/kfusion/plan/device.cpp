@@ -1,4 +1,4 @@
-#include "kfusion/plan/prices/device.hpp"
+#include "kfusion/plan/device.hpp"
 
 namespace kfusion {
 namespace {

@@ -1,4 +1,4 @@
-#include "kfusion/plan/partition/domain.hpp"
+#include "kfusion/plan/views/domain.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "kfusion/plan/reports/reasons.hpp"
+#include "kfusion/plan/partition/reasons.hpp"
 
 #include <algorithm>
 #include <cstdio>

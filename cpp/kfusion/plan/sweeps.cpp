@@ -1,4 +1,4 @@
-#include "kfusion/plan/partition/sweeps.hpp"
+#include "kfusion/plan/sweeps.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -7,8 +7,8 @@
 #include <set>
 
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/domain.hpp"
-#include "kfusion/plan/partition/reads.hpp"
+#include "kfusion/plan/views/domain.hpp"
+#include "kfusion/plan/views/reads.hpp"
 
 namespace kfusion {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "kfusion/graph/copy.hpp"
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/rewrites/push.hpp"
-#include "kfusion/plan/rewrites/tiling.hpp"
+#include "kfusion/plan/cells/push.hpp"
+#include "kfusion/plan/cells/tiling.hpp"
 
 namespace kfusion {
 namespace {

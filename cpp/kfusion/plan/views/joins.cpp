@@ -1,4 +1,4 @@
-#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 #include <algorithm>
 

@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "kfusion/plan/partition/access.hpp"
+#include "kfusion/plan/views/access.hpp"
 
 namespace kfusion {
 

@@ -1,11 +1,11 @@
-#include "kfusion/plan/partition/fold.hpp"
+#include "kfusion/plan/views/fold.hpp"
 
 #include <algorithm>
 #include <map>
 #include <string>
 
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {
@@ -104,9 +104,7 @@ class Folding {
  private:
   static bool is_gather(const Node& n) { return kind(n.op) == OpKind::kGather; }
   /// One element for each of its shape, whatever order it is computed in.
-  static bool is_map(const Node& n) {
-    return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast || is_gather(n) || is_part(n);
-  }
+  static bool is_map(const Node& n) { return is_elementwise(n) || is_gather(n) || is_part(n); }
 
   /// Not broadcasts: a value is not to be computed once for each of its repetitions.
   bool movable(const Node& view) const {

@@ -1,4 +1,4 @@
-#include "cpu/loop_kernel.hpp"
+#include "cpu/loops/loop_kernel.hpp"
 
 #include <mutex>
 

@@ -1,7 +1,7 @@
 // Reads of a folded graph as values of patterns (graph/match.hpp).
 #pragma once
 #include "kfusion/graph/match.hpp"
-#include "kfusion/plan/partition/fold.hpp"
+#include "kfusion/plan/views/fold.hpp"
 
 namespace kfusion {
 

@@ -1,4 +1,4 @@
-#include "kfusion/plan/reports/names.hpp"
+#include "kfusion/plan/names.hpp"
 
 #include <algorithm>
 #include <unordered_map>

@@ -1,4 +1,4 @@
-#include "kfusion/plan/rewrites/tiling.hpp"
+#include "kfusion/plan/cells/tiling.hpp"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 
 #include "kfusion/graph/axes.hpp"
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/joins.hpp"
+#include "kfusion/plan/views/joins.hpp"
 
 namespace kfusion {
 namespace {

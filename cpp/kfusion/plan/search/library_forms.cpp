@@ -1,4 +1,4 @@
-#include "kfusion/plan/rewrites/library_forms.hpp"
+#include "kfusion/plan/search/library_forms.hpp"
 
 #include <algorithm>
 #include <optional>
@@ -11,8 +11,8 @@
 #include "kfusion/checked.hpp"
 #include "kfusion/graph/copy.hpp"
 #include "kfusion/ops/names.hpp"
+#include "kfusion/plan/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
-#include "kfusion/plan/reports/names.hpp"
 
 namespace kfusion {
 namespace {

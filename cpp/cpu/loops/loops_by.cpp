@@ -1,4 +1,4 @@
-#include "cpu/loops_by.hpp"
+#include "cpu/loops/loops_by.hpp"
 
 #include <atomic>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "kfusion/plan/partition/access.hpp"
+#include "kfusion/plan/views/access.hpp"
 
 #include <algorithm>
 

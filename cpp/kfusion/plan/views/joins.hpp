@@ -4,7 +4,7 @@
 #pragma once
 #include <vector>
 
-#include "kfusion/plan/partition/fold.hpp"
+#include "kfusion/plan/views/fold.hpp"
 
 namespace kfusion {
 

@@ -1,9 +1,4 @@
-// Sums along rows beside what is computed of each row: y = f(x) row by row, and the sums of columns of g(x), as
-// gradients of weights and biases are.
-//
-// A kernel of rows has all elements at hand, but no column as a whole. So it adds up the columns of as many parts of
-// the rows as the device has work for at once, and a second kernel sums these parts. A kernel around a product does so,
-// too, as for biases of linear layers before an activation: a part is the rows of a tile then.
+// Which kernels leave sums of parts of the rows (Op::partial_sums).
 #pragma once
 #include "kfusion/graph/graph.hpp"
 #include "kfusion/plan/plan.hpp"

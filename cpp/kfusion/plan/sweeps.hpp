@@ -2,8 +2,8 @@
 #pragma once
 #include <span>
 
-#include "kfusion/plan/partition/fold.hpp"
 #include "kfusion/plan/plan.hpp"
+#include "kfusion/plan/views/fold.hpp"
 
 namespace kfusion {
 

@@ -1,7 +1,7 @@
 // Picks: gathers that take one element of each row of a value that their own kernel computes, or of one vector for all
 // rows of such a value.
 #pragma once
-#include "kfusion/plan/partition/fold.hpp"
+#include "kfusion/plan/views/fold.hpp"
 #include "kfusion/positions.hpp"
 
 namespace kfusion {

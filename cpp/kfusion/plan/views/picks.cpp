@@ -1,10 +1,10 @@
-#include "kfusion/plan/partition/picks.hpp"
+#include "kfusion/plan/views/picks.hpp"
 
 #include <cmath>
 #include <optional>
 
 #include "kfusion/ops/names.hpp"
-#include "kfusion/plan/partition/reads.hpp"
+#include "kfusion/plan/views/reads.hpp"
 
 namespace kfusion {
 

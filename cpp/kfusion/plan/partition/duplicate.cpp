@@ -1,4 +1,4 @@
-#include "kfusion/plan/rewrites/duplicate.hpp"
+#include "kfusion/plan/partition/duplicate.hpp"
 
 #include <algorithm>
 #include <map>

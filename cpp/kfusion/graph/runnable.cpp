@@ -1,4 +1,4 @@
-#include "kfusion/plan/rewrites/runnable.hpp"
+#include "kfusion/graph/runnable.hpp"
 
 #include <algorithm>
 #include <set>

@@ -8,8 +8,6 @@
 
 namespace kfusion {
 
-inline bool is_elementwise(const Node& n) { return kind(n.op) == OpKind::kMap || kind(n.op) == OpKind::kCast; }
-
 /// Interior positions by axis.
 using Cuts = std::vector<std::set<std::int64_t>>;
 
