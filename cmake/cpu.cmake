@@ -1,7 +1,8 @@
 # Defines kfusion_cpu: loops that are generated, products by a BLAS, threads.
 file(GLOB_RECURSE cpu_sources CONFIGURE_DEPENDS cpp/cpu/*.cpp)
 add_library(kfusion_cpu STATIC ${cpu_sources})
-target_link_libraries(kfusion_cpu PUBLIC kfusion_options kfusion_cache ${CMAKE_DL_LIBS})
+# Kernels as the model lowers them, and their interpreter.
+target_link_libraries(kfusion_cpu PUBLIC kfusion_model kfusion_cache ${CMAKE_DL_LIBS})
 kfusion_unity(kfusion_cpu cpp/cpu cpp/cpu/codegen cpp/cpu/codegen/chains cpp/cpu/codegen/columns
               cpp/cpu/codegen/elements cpp/cpu/codegen/form cpp/cpu/codegen/instructions cpp/cpu/codegen/math
               cpp/cpu/codegen/rows cpp/cpu/loops cpp/cpu/machine_code cpp/cpu/products)
