@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
-from . import _core, _onnx, _times
+from . import _core, _times
 from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
@@ -36,9 +36,10 @@ from ._graph.structure import Slot, filler, holds_arrays, leaves, walk
 from ._graph.tracer import Tracer
 from ._graph.values import Argument, Attempt, place_of
 from ._ops.operation import Eager
+from ._plans.frontends import frontend_of
 from ._plans.plan import Plan, pairs, plan_graph
 from ._spec import bytes_or_none, is_array
-from ._tracing import exported, through_jax
+from ._tracing import through_jax
 from ._tracing.trace import Trace, name_of, repeated, signature_of, trace, trace_with, without_partial
 
 if TYPE_CHECKING:
@@ -541,17 +542,14 @@ def fuse(function: Any = None, *, allow: Pairs = (), forbid: Pairs = (), memory:
         "executors": "available",
         "memory": bytes_or_none(_WHO, memory),
     }
-    return (lambda f: _fused(f, options)) if function is None else _fused(function, options)
+    made = functools.partial(_fused, options=options)
+    return (lambda f: frontend_of(f).fused(made)) if function is None else frontend_of(function).fused(made)
 
 
 Eager.fuse = staticmethod(fuse)
 
 
 def _fused(function: Any, options: dict[str, Any]) -> Any:
-    if _onnx.is_model(function):
-        return _onnx.fused(function, lambda model: FusedFunction(model, options))
-    if exported.is_program(function):
-        function = function.module()
     is_plain = inspect.isfunction(getattr(type(function), "forward", None))  # TorchScript's is not
     if is_plain and modules.is_module(function):
         return fused_module(function, lambda module: FusedFunction(module, options))

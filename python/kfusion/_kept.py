@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from . import _onnx, _tables
+from . import _tables
 from ._devices import devices, running
 from ._devices.device import Device
 from ._gradient_passes import BackwardPass, ForwardPass, values_of
@@ -15,6 +15,7 @@ from ._graph.seeds import Seeds
 from ._graph.structure import holds_arrays, may_hold_results, picked
 from ._graph.tracer import Tracer, current
 from ._graph.values import Traced, place_of
+from ._plans.frontends import frontend_of
 from ._plans.plan import Plan, plan_graph
 from ._spec import FLOATS, Spec, bytes_or_none, is_array, spec_of
 from ._tracing import through_jax
@@ -133,10 +134,8 @@ def kept_for_backward(
     Source: torch's AOTAutograd partitions its graphs by a minimal cut, too (H. Horace, "Min-cut recomputation with
     AOTAutograd", 2022).
     """
-    if _onnx.is_model(function):
-        raise TypeError(
-            f"{_WHO}: function must be one of arrays or a torch module, got an ONNX model: it has no gradients"
-        )
+    if refused := frontend_of(function).without_gradients:
+        raise TypeError(f"{_WHO}: function must be one of arrays or a torch module, got {refused}: it has no gradients")
     options = getattr(function, "_options", None) or getattr(getattr(function, "fused_function", None), "_options", {})
     plain = getattr(function, "__wrapped__", function) if options else function
     memory = options.get("memory") if memory is None else bytes_or_none(_WHO, memory)

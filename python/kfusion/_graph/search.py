@@ -203,7 +203,7 @@ class Search:
         self._todo += asked.environment(names)
         self.changes_by_itself = self.changes_by_itself or asked.names_what_changes_by_itself(names)
         self._ask(asked.asked(names))
-        if any(_is_torchs(function.__globals__.get(name)) for name in (*named, *names.imports)):
+        if any(_is_module_of_torch(function.__globals__.get(name)) for name in (*named, *names.imports)):
             self._ask([Asked(sys.modules["torch"].get_default_dtype)])
             if (device := sys.modules.get("torch.utils._device")) is not None:
                 self._set(device, frozenset({"CURRENT_DEVICE"}))
@@ -275,7 +275,7 @@ class Search:
         return value if runs_others or not in_library(value.__globals__) else None
 
 
-def _is_torchs(value: Any) -> bool:
+def _is_module_of_torch(value: Any) -> bool:
     return isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "torch"
 
 

@@ -59,7 +59,7 @@ def traced(
     """The trace of a model for a plan: `kfusion.plan` says what the keywords are."""
     model = Model(path)
     sizes, default = _sizes(keywords.pop("sizes", None) or {}), keywords.pop("default_size", None)
-    default = None if default is None else _sizes({"default_size": default})["default_size"]
+    default = sizes.pop("default_size", None) if default is None else _sizes({"default_size": default})["default_size"]
     given = _bound(model, arguments, keywords, complete=False)
     infos = [*model.inputs, *(i for n, i in model.defaults.items() if n in given)]
     dtypes = {i.name: model.dtype(i, "the input") for i in infos}  # refuses those that are no tensors

@@ -45,13 +45,13 @@ def attention(
     Source: Vaswani et al., "Attention Is All You Need", 2017.
     """
     # torch's kernel may be faster: the graph learns of it. Torch takes a scale whose value may change as it is now.
-    if type(scale) in (float, int, type(None)) and _is_torchs(q, k, v, mask, causal):
+    if type(scale) in (float, int, type(None)) and _torch_takes(q, k, v, mask, causal):
         function = import_module("torch").nn.functional.scaled_dot_product_attention
         return function(q, k, v, mask, 0.0, causal, scale=scale)
     return attended(q, k, v, scale, mask, causal, 0.0)
 
 
-def _is_torchs(q: Array, k: Array, v: Array, mask: Array | None, causal: bool) -> bool:
+def _torch_takes(q: Array, k: Array, v: Array, mask: Array | None, causal: bool) -> bool:
     """Whether torch's function takes these arguments."""
     if any(a._library != "torch" or a.ndim != 4 for a in (q, k, v)) or (causal and mask is not None):
         return False

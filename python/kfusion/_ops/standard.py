@@ -381,7 +381,7 @@ def result_type(*arrays_and_dtypes: Any) -> Any:
 
     Source: the array API standard's `result_type`.
     """
-    given = [v.dtype if isinstance(v, (Traced, np.ndarray)) or _is_torchs(v) else v for v in arrays_and_dtypes]
+    given = [v.dtype if isinstance(v, (Traced, np.ndarray)) or _is_tensor_of_torch(v) else v for v in arrays_and_dtypes]
     namespace = next((v.__array_namespace__() for v in given if hasattr(type(v), "__array_namespace__")), None)
     if namespace is not None:
         return namespace.result_type(*given)
@@ -394,7 +394,7 @@ def result_type(*arrays_and_dtypes: Any) -> Any:
     return functools.reduce(lambda d, v: torch.result_type(torch.empty((1,), dtype=d), v), numbers, made)
 
 
-def _is_torchs(value: Any) -> bool:
+def _is_tensor_of_torch(value: Any) -> bool:
     """Whether value is one of torch's tensors."""
     return is_array(value) and _arrays.kind(value) == "torch"
 

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .. import _core, _json, _onnx, _schema, _tables, _times
+from .. import _core, _json, _schema, _tables, _times
 from .._core import Graph
 from .._devices import devices
 from .._devices.device import Device
-from .._tracing import exported, through_jax
-from .._tracing import trace as _trace
 from . import checks, explain, fusions, layers, report, whole
 from .against import Against, against
+from .frontends import frontend_of
 from .fusions import Fusions
 from .layers import Layers
 from .passes import Passes, passes_of
@@ -247,7 +246,7 @@ def trace(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> Gra
     Raises:
         TraceError: the function does what cannot be traced; the message says where and what to write instead.
     """
-    return traced(function, arguments, keywords)[1]
+    return frontend_of(function).traced(arguments, keywords)[1]
 
 
 def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any], modules: Sequence[str] = ()) -> Plan:
@@ -255,27 +254,6 @@ def plan_graph(name: str, graph: Graph, device: Device, options: dict[str, Any],
     _times.refresh()
     made = _core.make_plan(graph, device.to_dict(), options)
     return Plan.from_dict(made | {"function": name, "modules": layers.of_stages(graph, modules)})
-
-
-def traced(function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, Graph, tuple[str, ...]]:
-    """The name, graph and modules by stage of what is to be planned."""
-    if _onnx.is_model(function):
-        made = _onnx.traced(function, arguments, keywords, _trace.trace)
-        return made.name, made.graph, made.modules
-    if not isinstance(function, Graph):
-        if exported.is_program(function):
-            function = exported.Program(function)
-            inputs, held = function.specs()
-            arguments, keywords = arguments or inputs, held | keywords
-        if isinstance(inner := getattr(function, "__wrapped__", None), through_jax.Differentiates):
-            function = inner  # so that JAX traces what is differentiated, and the gradients are ours
-        traced = through_jax.attempted(
-            function, (arguments, keywords), lambda f: _trace.trace(f, *arguments, **keywords)
-        )
-        return traced.name, traced.graph, traced.modules
-    if arguments or keywords:
-        raise TypeError("kfusion.plan: a Graph has its inputs and takes no arguments")
-    return "", function, ()
 
 
 def device_of(device: str | Device | None) -> Device:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, overload
 
-from .. import _onnx
 from .._core import Graph
 from .._devices.device import Device
 from .._graph import heads
 from . import sweep as _sweep
-from .plan import Plan, device_of, pairs, plan_graph, traced
-from .sizes import filled
+from .frontends import frontend_of
+from .plan import Plan, device_of, pairs, plan_graph
 from .sweep import Sweep
 
 if TYPE_CHECKING:
@@ -109,10 +108,8 @@ def plan(
             refused.
         TypeError: one is of a wrong kind.
     """
-    if _onnx.is_model(function):  # whose own symbols have sizes
-        keywords = keywords | {"sizes": sizes or {}}
-    else:
-        arguments, keywords = filled(function, arguments, keywords, sizes or {})
+    frontend = frontend_of(function)
+    arguments, keywords = frontend.filled(arguments, keywords, sizes or {})
     options = {
         "fuse": fuse,
         "allow": pairs("allow", allow),
@@ -124,7 +121,7 @@ def plan(
         raise TypeError("kfusion.plan: devices is given without device and mesh")
     found = [device_of(place) for place in places]
     with heads.of_options(options):
-        name, graph, modules = traced(function, arguments, keywords)
+        name, graph, modules = frontend.traced(arguments, keywords)
     if mesh is not None:
         return _of_mesh(name, graph, found[0], options, mesh)
     if devices is None:

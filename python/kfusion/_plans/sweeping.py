@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .. import _onnx
 from .._devices.device import Device
-from .plan import device_of, plan_graph, traced
-from .sizes import filled
+from .frontends import frontend_of
+from .plan import device_of, plan_graph
 from .sweep import WHO, Point, Sweep, grid, point_of, require_devices
 
 
@@ -44,15 +43,9 @@ def sweep(
         raise TypeError("kfusion.sweep: give device or devices, not both")
     places = [device_of(d) for d in ([device] if devices is None else require_devices(devices))]
     points: list[Point] = []
-    name = ""
+    name, frontend = "", frontend_of(function)
     options = {"executors": executors if executors is None or isinstance(executors, str) else list(executors)}
     for found in grid(sizes):
-        given, keywords = arguments, {}
-        if _onnx.is_model(function):  # whose own symbols have sizes
-            named = dict(found)
-            keywords = {"default_size": named.pop("default_size", None), "sizes": named}
-        else:
-            given, _ = filled(function, arguments, {}, found, WHO)
-        name, graph, modules = traced(function, given, keywords)
+        name, graph, modules = frontend.traced(*frontend.filled(arguments, {}, found, WHO))
         points += [point_of(plan_graph(name, graph, place, options, modules), found) for place in places]
     return Sweep(name, tuple(points))

@@ -315,7 +315,7 @@ class _Tensors:
                 continue
             if name not in _OF_KINDS:
                 self._computed_with(leaves((args, kwargs)))
-            if _is_torchs(function) and name not in _OF_OTHERS:  # else it may be anybody's
+            if _is_function_of_torch(function) and name not in _OF_OTHERS:  # else it may be anybody's
                 self._own.setdefault(storage, (tensor, name))
 
     def _may_be_a_number(self, value: Any) -> bool:
@@ -357,7 +357,7 @@ def _innermost(functorch: Any, tensor: Any) -> Any:
     return tensor
 
 
-def _is_torchs(function: Any) -> bool:
+def _is_function_of_torch(function: Any) -> bool:
     return isinstance(function, _IN_C) or getattr(function, "namespace", "") in ("aten", "prims")
 
 
