@@ -23,6 +23,7 @@ LAYERS = (
     ("_arrays", "_pictures", "_times", "_timing"),
     ("_spec", "_devices"),
     ("_graph",),
+    ("_environment",),
     ("_ops",),
     ("_tracing",),
     ("_functions", "_gradient_passes"),

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import kfusion as kf
-from kfusion._graph import contents
-from kfusion._graph.functional import Functional
-from kfusion._graph.objects import TakenApart
+from kfusion._environment import contents
+from kfusion._environment.functional import Functional
+from kfusion._environment.objects import TakenApart
 from stateful import Holder, module_of
 from sweeps import sweep
 

@@ -20,10 +20,10 @@ constexpr const char* kClassDoc = R"(FusedCallable(name, parameters, options, ta
 A function that runs as the kernels of its plan. Subclasses say what it computes:
 
     _guards(*argument)
-                 the functions and names that it depends on: a list of kfusion._graph.guards.Guard; with an object among
+                 the functions and names that it depends on: a list of kfusion._environment.guards.Guard; with an object among
                  the arguments: what it depends on because of that
     _prepare(args, kwargs, strides, numbers, shapes, alike)
-                 traces it: a kfusion._graph.calls.Prepared; its numbers may be parameters of kernels, or stay as they
+                 traces it: a kfusion._environment.calls.Prepared; its numbers may be parameters of kernels, or stay as they
                  are. strides and shapes are those of its arrays; alike is what _prepare has made of a call that differs
                  in shapes only, if there was one
     __wrapped__  the plain function, called where an argument is a traced value

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from . import _backward_threads as backward_threads
 from . import _donation as donation
+from ._environment import modules
 from ._gradient_passes import BackwardPass, ForwardPass, ResultObject, enters
-from ._graph import modules
 from ._graph.seeds import Seeds
 from ._graph.source import transformed
 from ._graph.structure import ATOMS, Slot, mapped, may_hold_results

@@ -19,19 +19,20 @@ from . import _core, _times
 from ._autograd import Differentiable
 from ._devices import running
 from ._devices.devices import device as find_device
+from ._environment import calls, guards, modules
+from ._environment.alone import alone
+from ._environment.calls import Alike
+from ._environment.equality import do_one_thing
+from ._environment.functional import Functional
+from ._environment.objects import TakenApart
+from ._environment.state import SetPlaces, Snapshot, cannot_set, watched
 from ._foreign import calls as foreign_calls
 from ._foreign import labelled
 from ._fused_module import fused_module
-from ._graph import calls, guards, heads, modules
-from ._graph.alone import alone
+from ._graph import heads
 from ._graph.appended import ReadsItems
-from ._graph.calls import Alike
-from ._graph.equality import do_one_thing
-from ._graph.functional import Functional
-from ._graph.objects import TakenApart
 from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
 from ._graph.source import RandomDraw, SetsState
-from ._graph.state import SetPlaces, Snapshot, cannot_set, watched
 from ._graph.structure import Slot, filler, holds_arrays, leaves, walk
 from ._graph.tracer import Tracer
 from ._graph.values import Argument, Attempt, place_of

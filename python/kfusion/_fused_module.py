@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ._graph.modules import unfused
+from ._environment.modules import unfused
 
 
 def fused_module(module: Any, fused: Callable[[Any], Any]) -> Any:

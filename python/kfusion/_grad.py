@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ._arrays import dtype_name
+from ._environment import guards, modules
+from ._environment.state import Snapshot
 from ._fuse import FusedFunction, fuse
-from ._graph import guards, modules
 from ._graph.seeds import Seeds
-from ._graph.state import Snapshot
 from ._graph.structure import holds_arrays, may_hold_results, picked, walk
 from ._graph.tracer import Tracer
 from ._graph.values import Traced, tracer_of

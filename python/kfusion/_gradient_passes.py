@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ._graph import guards, modules
-from ._graph.objects import holds
-from ._graph.reach import reached
+from ._environment import guards, modules
+from ._environment.objects import holds
+from ._environment.reach import reached
+from ._environment.state import Snapshot
 from ._graph.seeds import Seeds
-from ._graph.state import Snapshot
 from ._graph.structure import holds_arrays, is_plain, may_hold_results, picked, walk
 from ._graph.tracer import Tracer, current
 from ._graph.values import Traced, Written

@@ -75,8 +75,8 @@ class Guards {
   /// The number of the environment that holds now; kUnknown where the function was not traced in it.
   std::uint64_t number();
 
-  /// Makes the present values of a list of `kfusion._graph.guards.Guard` the current environment. Returns whether it
-  /// is another.
+  /// Makes the present values of a list of `kfusion._environment.guards.Guard` the current environment. Returns whether
+  /// it is another.
   bool update(const py::handle& list);
 
   /// The environment of that number if it is the current one and still holds, else nullptr.

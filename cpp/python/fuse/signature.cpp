@@ -91,7 +91,8 @@ bool is_guarded(PyTypeObject* type) {
   static auto& known = *new arrays::TypeTable<bool>;
   if (const bool* const found = known.find(type)) return *found;
   const py::handle kind(reinterpret_cast<PyObject*>(type));
-  return known.insert(type, py::module_::import("kfusion._graph.guards").attr("is_guarded_type")(kind).cast<bool>());
+  return known.insert(type,
+                      py::module_::import("kfusion._environment.guards").attr("is_guarded_type")(kind).cast<bool>());
 }
 
 bool is_aligned(const View& v) {

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .._environment.guards import guarded
+from .._environment.reach import reached
+from .._environment.state import Snapshot
 from .._graph.axes import axes_of
-from .._graph.guards import guarded
-from .._graph.reach import reached
 from .._graph.source import trace_error
-from .._graph.state import Snapshot
 from .._graph.structure import FOREIGN, containers, foreign_library, leaves, may_hold_results, walk
 from .._graph.values import Traced
 from .._spec import dtype_name, is_array

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from .. import _arrays
-from .._graph.objects import TakenApart
+from .._environment.objects import TakenApart
 from .._graph.structure import holds_arrays, leaves, walk
 from .._spec import Spec, dtype_name, is_array
 from .._tracing.trace import Trace, name_of, signature_of, trace

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, get_args
 import numpy as np
 
 from .. import _arrays, _core
-from .._graph import calls
+from .._environment import calls
 from .._graph.number import read
 from .._graph.source import TraceError, trace_error
 from .._graph.structure import leaves, walk

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from .._graph import modules
+from .._environment import modules
 from .._graph.structure import walk
 from .._spec import Spec, SymbolicSpec, require_sizes
 from .._tracing.trace import without_partial

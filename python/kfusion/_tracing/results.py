@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .._environment.reach import reached
 from .._graph.number import read
-from .._graph.reach import reached
 from .._graph.sizes import is_size
 from .._graph.source import trace_error
 from .._graph.structure import ATOMS, Constant, Fresh, Slot, copied, may_hold_results, walk

@@ -15,17 +15,17 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .._graph import modules
-from .._graph.contents import changed, kinds, remembered, require_items_only
-from .._graph.functional import Functional, PutTogether
-from .._graph.guards import guarded, guards, named_modules, values
-from .._graph.guards import reached as reached_by_code
+from .._environment import modules
+from .._environment.contents import changed, kinds, remembered, require_items_only
+from .._environment.functional import Functional, PutTogether
+from .._environment.guards import guarded, guards, named_modules, values
+from .._environment.guards import reached as reached_by_code
+from .._environment.objects import Parts, TakenApart, holds
+from .._environment.reach import reached
+from .._environment.state import Snapshot, cannot_set, containers_among
 from .._graph.heads import WholeProduct
-from .._graph.objects import Parts, TakenApart, holds
-from .._graph.reach import reached
 from .._graph.sizes import RecordedGraph
 from .._graph.source import NothingReturned, SetsState, TraceError, message, raised_line, trace_error
-from .._graph.state import Snapshot, cannot_set, containers_among
 from .._graph.structure import containers, fill, holds_arrays, walk
 from .._graph.tracer import Tracer, current
 from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Watch, Written

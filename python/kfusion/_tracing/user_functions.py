@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._environment.state import Snapshot
 from .._graph.source import trace_error
-from .._graph.state import Snapshot
 from .._graph.structure import leaves
 from .._graph.tracer import Tracer, current
 from .._graph.values import Traced

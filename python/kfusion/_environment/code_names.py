@@ -1,9 +1,10 @@
-"""The names that the code of a function uses: globals, closure variables and attributes."""
+"""The names that the code of a function uses: globals, closure variables and attributes, also without writing them."""
 
 from __future__ import annotations
 
 import dis
 import functools
+import operator
 import re
 from collections.abc import Iterator
 from types import CodeType
@@ -20,6 +21,21 @@ _TAKE_NOTHING = {"NOP", "RESUME", "CACHE", "KW_NAMES", "EXTENDED_ARG", "PRECALL"
 _GIVE_NOTHING = ("STORE", "POP", "RETURN", "JUMP", "FOR_ITER", "RAISE", "SWAP", "COPY", "YIELD", "SEND", "DELETE")
 _IN_FORMATS = re.compile(r"\.([^\W\d]\w*)")
 _WRITES_TEXT = {"str", "repr", "format", "print", "join"}
+
+# Methods that run although no code names them: those that calls of modules and of torch.autograd.Function run,
+OF_TORCH = ("forward", "backward", "vjp", "setup_context")
+# those that operators, statements and built-in functions call,
+_OPERATORS = {n for n in dir(operator) if n.startswith("__") and callable(getattr(operator, n)) and n != "__loader__"}
+_OTHERS = """
+    divmod rdivmod bool len hash iter next reversed missing enter exit get call float int complex round trunc floor ceil
+    length_hint getattr getattribute array array_ufunc array_function torch_function instancecheck subclasscheck
+    class_getitem fspath setattr delattr set delete copy deepcopy reduce_ex
+"""
+IMPLICIT = _OPERATORS | {f"__r{n.strip('_')}__" for n in _OPERATORS} | {f"__{n}__" for n in _OTHERS.split()}
+TEXT = {"__str__", "__repr__", "__format__"}
+# those that calls of a class run, and the end of what they make, and those that dataclasses have of all fields.
+OF_CLASSES = {"__init__", "__new__", "__post_init__", "__call__", "__prepare__", "__init_subclass__", "__del__"}
+OF_DATACLASSES = {"__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__repr__"}
 
 
 class Names(NamedTuple):

@@ -13,12 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from .._graph.source import Site
+from .._graph.structure import ATOMS
 from . import parts
 from .code_names import taker
 from .guards import Guard, named_values, values
-from .source import Site
 from .static import defaults
-from .structure import ATOMS
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, deque)
 _STATIC = {"shape", "ndim", "dtype", "size", "itemsize", "nbytes", "flags", "strides"}  # attributes but no elements

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Iterator
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from .._graph.source import in_library, is_installed
+from .._graph.structure import ATOMS
 from .._spec import is_array
-from . import asked, implied, modules, parts
+from . import asked, code_names, modules, parts
 from .asked import Asked
 from .code_names import Names, names_of
 from .functional import Functional
 from .objects import Key
-from .source import in_library, is_installed
 from .static import Static, defaults, getter, setters
-from .structure import ATOMS
 
 PLAIN = (FunctionType, MethodType, ModuleType, type)
 _CONTAINERS = (list, tuple, dict, set, frozenset)
@@ -58,7 +58,7 @@ class Search:
         self.arrays: dict[int, Any] = {}
         self.places: dict[Key, None] = {}  # that are arguments
         self.changes_by_itself = False  # something that is asked, such as a clock
-        self._names = {*implied.OF_TORCH, *implied.IMPLICIT}  # attributes that code reads, or calls run
+        self._names = {*code_names.OF_TORCH, *code_names.IMPLICIT}  # attributes that code reads, or calls run
         self._maybe: set[str] = set()  # attributes that may be missing
         self.reads_any = False  # attributes by names that do not stand in the code
         self._asks_backends = self._asks_classes = False
@@ -146,7 +146,7 @@ class Search:
         self._ask(asked.answer_of(value))
         if isinstance(value, type):
             if parts.is_own_class(value):
-                self._add(value, implied.OF_CLASSES)
+                self._add(value, code_names.OF_CLASSES)
                 self._todo.append(kind)
         elif not isinstance(value, PLAIN) and not parts.is_of_library(kind):
             self._add(value if kind.__weakrefoffset__ else kind)
@@ -187,7 +187,7 @@ class Search:
         free = code.co_freevars
         cells = tuple(i for i, name in enumerate(free) if name in names.cells)
         self.functions[function] = Function(function, tuple(sorted(named)), cells)
-        self._names |= names.attributes | (implied.TEXT if names.writes_text else set())
+        self._names |= names.attributes | (code_names.TEXT if names.writes_text else set())
         if "type" in named:
             self._names.add("__class__")
         self._maybe |= names.stored | (names.asked if is_own else set())
@@ -250,7 +250,7 @@ class Search:
 
     def _of_class(self, held: Held, name: str, kind: type) -> None:
         found = vars(kind)[name]
-        if name in implied.OF_DATACLASSES and "__dataclass_fields__" in vars(kind) and _is_made(found):
+        if name in code_names.OF_DATACLASSES and "__dataclass_fields__" in vars(kind) and _is_made(found):
             return
         if isinstance(found, MemberDescriptorType):
             held.names.add(name)

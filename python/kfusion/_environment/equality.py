@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from .._graph.inputs import Inputs
+from .._graph.structure import ATOMS, attributes
 from .._spec import is_array
 from .calls import Prepared
-from .inputs import Inputs
-from .structure import ATOMS, attributes
 
 _INPUT_NAME = re.compile(r'input\("(?:[^"\\]|\\.)*"')
 

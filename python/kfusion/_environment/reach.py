@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from .._graph.number import is_number
+from .._graph.sizes import is_size
+from .._graph.structure import ATOMS
 from .._spec import is_array
-from .number import is_number
-from .sizes import is_size
-from .structure import ATOMS
 
 _MOST = 20_000
 

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from .appended import Appended
-from .source import trace_error
-from .structure import ATOMS, HEAP_TYPE, attributes, containers
+from .._graph.appended import Appended
+from .._graph.source import trace_error
+from .._graph.structure import ATOMS, HEAP_TYPE, attributes, containers
 
 _AN = (*"aeiouAEIOU", "nd", "HASH")  # before these it is "an"
 

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._devices import running
+from .._graph.number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, IntArgument, is_float, is_int, number
+from .._graph.sizes import NotTheSame, RecordedGraph, Shape, differing, filled, template
+from .._graph.structure import holds_arrays, leaves, walk
+from .._graph.tracer import Tracer
+from .._graph.values import Argument, Input, Written, place_of
 from .._spec import Spec, is_array
 from . import elements, modules, parts
 from .contents import require_items_only
 from .guards import Guard, values
-from .number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, IntArgument, is_float, is_int, number
 from .operands import may_be_looked_at
-from .sizes import NotTheSame, RecordedGraph, Shape, differing, filled, template
-from .structure import holds_arrays, leaves, walk
-from .tracer import Tracer
-from .values import Argument, Input, Written, place_of
 
 _MOST_ATTEMPTS = 6  # to record a trace for other sizes
 

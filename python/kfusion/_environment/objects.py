@@ -17,14 +17,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .._graph.appended import Appended
+from .._graph.memory import Path, viewed
+from .._graph.number import Computed, IntArgument, is_int, is_number, registers
+from .._graph.sizes import is_size
+from .._graph.structure import ATOMS, foreign_library, is_plain_type, leaves, may_hold_results, walk
 from .._spec import is_array
-from .appended import Appended
 from .contents import contents, set_contents, surely
-from .memory import Path, viewed
-from .number import Computed, IntArgument, is_int, is_number, registers
 from .reach import reached
-from .sizes import is_size
-from .structure import ATOMS, foreign_library, is_plain_type, leaves, may_hold_results, walk
 
 _CONTAINERS = (list, dict, OrderedDict, defaultdict)
 

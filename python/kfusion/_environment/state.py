@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from .._graph.source import NothingReturned, RandomDraw, SetsState, TraceError, message, trace_error
+from .._graph.structure import leaves
 from . import guards
 from .advanced import Positions, States
 from .alone import alone
@@ -24,8 +26,6 @@ from .elements import Changed, Elements
 from .functional import Functional
 from .objects import Learned, TakenApart, holds_traced, is_taken_apart
 from .places import Place, scopes
-from .source import NothingReturned, RandomDraw, SetsState, TraceError, message, trace_error
-from .structure import leaves
 
 _Made = TypeVar("_Made")
 _CLOCK = "{} computes with the time, or with what is another each time: every call would see the same"

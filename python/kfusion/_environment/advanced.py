@@ -14,8 +14,8 @@ from contextvars import Context
 from types import BuiltinMethodType, GeneratorType
 from typing import Any, NamedTuple
 
+from .._graph.structure import ATOMS, HEAP_TYPE
 from .asked import is_table, of_table
-from .structure import ATOMS, HEAP_TYPE
 
 _DEEPEST = 4  # of iterators of iterators
 _SCANNER: type = type(re.compile("").scanner(""))  # type: ignore[attr-defined]  # which does not say where it is

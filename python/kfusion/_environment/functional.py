@@ -7,13 +7,13 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .appended import Appended, ReadsItems
+from .._graph.appended import Appended, ReadsItems
+from .._graph.number import IntArgument, computed, is_number
+from .._graph.source import SetsState
+from .._graph.structure import blank, containers, leaves, may_hold_results, walk
+from .._graph.values import Traced
 from .contents import changed, contents, kinds, remembered, same, set_contents
-from .number import IntArgument, computed, is_number
 from .objects import ClassKey, FactoryKey, Given, Parts, Place, Returned, Value, View, Whole, holds, is_traced, whole_of
-from .source import SetsState
-from .structure import blank, containers, leaves, may_hold_results, walk
-from .values import Traced
 
 
 class Functional:

@@ -17,9 +17,9 @@ from types import BuiltinFunctionType, CellType, MemberDescriptorType, ModuleTyp
 from typing import Any
 from weakref import CallableProxyType, ProxyType, ref
 
-from .appended import Appended
-from .source import in_library, is_installed
-from .structure import ATOMS, HEAP_TYPE
+from .._graph.appended import Appended
+from .._graph.source import in_library, is_installed
+from .._graph.structure import ATOMS, HEAP_TYPE
 
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 _OF_PYTHON = ("_io", "io", "logging")  # whose objects decide nothing: a file's change when it is written to

@@ -10,15 +10,15 @@ from threading import local
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
+from .._graph.source import is_installed
+from .._graph.structure import leaves
 from .._spec import is_array
 from . import modules, parts
 from .code_names import names_of
 from .objects import Key
 from .parts import expanded
 from .search import Search
-from .source import is_installed
 from .static import defaults
-from .structure import leaves
 
 _CALLED = (FunctionType, MethodType, functools.partial)
 

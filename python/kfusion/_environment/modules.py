@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType, MethodType
 from typing import Any
 
-from .appended import Appended
+from .._graph.appended import Appended
 
 _TENSORS = ("_parameters", "_buffers")
 # Attributes of torch's that do not decide what a forward pass computes.

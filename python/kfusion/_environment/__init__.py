@@ -1,0 +1,1 @@
+"""What a function depends on beside its arguments, and what it sets beside its results."""
