@@ -209,6 +209,15 @@ WIDE = {
 }  # fmt: skip
 
 
+WHOLE = """
+x + s ; s - x ; x * s ; x / s ; x // s ; x < s ; s == x ; torch.fmod(x, s) ; torch.div(x, s, rounding_mode="trunc")
+"""
+REFUSED = {
+    "a number beyond float32": lambda x: stored(x, 1e39), "alpha": lambda x: torch.add(x, x, alpha=True),
+    "float_power_": lambda x: x.clone().float_power_(2),
+}  # fmt: skip
+
+
 def _calls(f, x, numbers, is_argument):
     """Each number, and the call of the fused function with it: one of its arguments, or a constant of the function."""
     fused = kf.fuse(f)
@@ -238,7 +247,7 @@ def test_numbers_beyond_a_dtype():
 
     def wide(_, f):
         fused = kf.fuse(f)
-        for s in (0.5, 1e6, -1e6):
+        for s in (0.5, 1e6, -1e6, 65520.0, 65519.9):
             torch.testing.assert_close(fused(x, s), f(x, s))
 
     def extents(_, f):
@@ -250,6 +259,19 @@ def test_numbers_beyond_a_dtype():
     rows = [(*row, 65504, (0.5, 0.25, 1e6, 0.75)) for row in CONVERTING.items()] + of_float32
     sweep(converting, [(*row, is_argument) for row in rows for is_argument in (False, True)])
     sweep(extents, WIDE.items())
+
+    def whole(text, dtype):
+        f, x = eval(f"lambda x, s: {text}"), torch.tensor([1, -7, 0], dtype=dtype)
+        for s, call in _calls(f, x, (3 * 10**9, 2**63 + 7, 9**20), is_argument=dtype == torch.int64):
+            torch.testing.assert_close(call(), f(x, s))
+
+    def refused(_, f):
+        for of in (f, kf.fuse(f)):
+            with pytest.raises((RuntimeError, TypeError)):
+                of(torch.ones(2))
+
+    sweep(whole, itertools.product(texts(WHOLE), (torch.int32, torch.int64, torch.float32)))
+    sweep(refused, REFUSED.items())
     sweep(wide, [*WIDE.items(), ("stored numbers become infinite", stored)])
     for f in (lambda x, s: x.masked_fill(x > 0, s), lambda x, s: x.clamp(max=s)):  # infinities have a place in floats
         assert torch.equal(kf.fuse(f)(x, float("inf")), f(x, float("inf")))

@@ -13,7 +13,7 @@ from .._ops.erfc import erfc, ndtr
 from .._ops.gradients import with_derivatives
 from .._spec import FLOATS, HALF
 from .torch_functions import FUNCTIONS, dtype_of, named
-from .torch_maps import require_divisor
+from .torch_maps import require_divisor, wrapped
 from .torch_stages import Tensor, computed
 
 # ---- sums of products ----
@@ -53,7 +53,7 @@ def _computed_fmod(input: Tensor, other: Tensor) -> Any:
 @named("fmod")
 def _fmod(input: Any, other: Any) -> Any:
     require_divisor("fmod", input, other)
-    return _computed_fmod(input, other)
+    return _computed_fmod(input, wrapped("fmod", other, input))
 
 
 @computed("trunc_divide", takes="numbers")

@@ -16,8 +16,8 @@ from .._graph.values import Traced, stage, tracer_of
 from .._ops import primitives as p
 from .._ops import views
 from .._ops.gradients import taken
-from .._spec import FLOATS, HALF, INTEGERS
-from . import promoted, refusals
+from .._spec import FLOATS, HALF, INTEGERS, is_array
+from . import promoted, ranges, refusals
 from .torch_functions import FUNCTIONS, dtype_of, is_float, named, require_dtypes, require_no_axes
 from .traced import BINARY, power
 
@@ -44,9 +44,8 @@ def _map(op: str, x: Any, y: Any) -> Any:
     """A row of the op table. Python's integers become tensors of the other's dtype, in which they wrap."""
     require_dtypes(op, x, y)
     x, y = _known(x, y), _known(y, x)
+    x, y = wrapped(op, x, y), wrapped(op, y, x)
     x, y = _cast(op, x, y), _as_divisor(y, x) if op in _AS_IT_IS else _cast(op, y, x)
-    if _SIGNATURES[op] != "FF_F":
-        x, y = _wrapped(x, y), _wrapped(y, x)
     is_integer_tensor = isinstance(y, Traced) and y.ndim == 0 and y._dtype in INTEGERS and dtype_of(x) == "float16"
     if op in ("multiply", "divide") and (is_integer_tensor or _is_out_of_range(x, y) or _is_out_of_range(y, x)):
         return _in_float32(op, x, y)
@@ -57,14 +56,29 @@ _AS_IT_IS = ("multiply", "divide", "floor_divide")  # which take a second tensor
 
 
 def _cast(op: str, value: Any, other: Any) -> Any:
-    """A float tensor without axes in the half type of what it meets, to which torch casts it."""
+    """A number or a float tensor without axes in the half type of what it meets, to which torch casts it."""
     is_half = isinstance(other, Traced) and other._dtype in HALF
-    if op == "remainder" and is_half and not isinstance(value, Traced):  # of Python's numbers, too
-        return other._tracer.add("cast", other._tracer.lift(value, "torch"), other._dtype)
+    if is_half and is_array(value) and not isinstance(value, Traced):
+        value = other._tracer.lift(value, "torch")
+    if is_half and not isinstance(value, Traced):
+        is_rounded = op == "remainder" or (op in _ROUNDING and not (is_cuda(other) or ranges.fits(value, other._dtype)))
+        return _as_half(value, other) if is_rounded else value
     is_float_without_axes = isinstance(value, Traced) and value.ndim == 0 and value._dtype in FLOATS
     if not is_float_without_axes or not is_half or other.ndim == 0:
         return value
     return views.astype(value, other._dtype)
+
+
+# Which on the CPU have Python's numbers in the half type, where numbers beyond its range are infinite.
+_ROUNDING = ("add", "subtract", "floor_divide")
+
+
+def _as_half(value: Any, other: Any) -> Any:
+    return other._tracer.add("cast", other._tracer.lift(value, "torch"), other._dtype)
+
+
+def is_cuda(value: Any) -> bool:
+    return bool(getattr(value, "is_cuda", False))
 
 
 def _as_divisor(value: Any, other: Any) -> Any:
@@ -79,10 +93,14 @@ def _known(value: Any, other: Any) -> Any:
     return read(value) if is_integer(value) and dtype_of(other) not in FLOATS else value
 
 
-def _wrapped(value: Any, other: Any) -> Any:
-    if not is_int(value) or getattr(other, "_dtype", "") != "int32" or not -(2**63) <= value < 2**64:
+def wrapped(op: str, value: Any, other: Any) -> Any:
+    """Python's integers in the range of those they meet. Those of 64 bits without a sign are floats else."""
+    dtype, is_divided = dtype_of(other), _SIGNATURES.get(op) == "FF_F"
+    if dtype == "int32" and not is_divided and is_int(value) and -(2**63) <= value < 2**64:
+        return (value + 2**31) % 2**32 - 2**31
+    if type(value) is not int or not 2**63 <= value < 2**64 or dtype not in (*INTEGERS, *FLOATS):
         return value
-    return (value + 2**31) % 2**32 - 2**31
+    return float(value) if is_divided or dtype in FLOATS else value - 2**64
 
 
 def _is_out_of_range(value: Any, other: Any) -> bool:
@@ -135,10 +153,12 @@ def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
 
 def _scaled(x: Any, y: Any, alpha: float) -> Any:
     """alpha * y in the dtype of x + alpha * y: of bools alpha is one, and of integers it is an integer."""
-    alpha = _known(_known(alpha, x), y)
+    alpha = wrapped("multiply", _known(_known(alpha, x), y), y if isinstance(y, Traced) else x)
+    dtypes = {dtype_of(x), dtype_of(y)}
+    if type(alpha) is bool and dtypes - {"bool"}:
+        raise TypeError(f"kfusion.add: alpha must be a number for {' and '.join(sorted(dtypes))}, got {alpha}")
     if (is_int(alpha) or type(alpha) is bool) and alpha == 1:
         return y
-    dtypes = {dtype_of(x), dtype_of(y)}
     if isinstance(alpha, float) and not any(map(is_float, dtypes)):
         raise TypeError(f"kfusion.add: alpha must be an integer for {' and '.join(sorted(dtypes))}, got {alpha}")
     if dtypes == {"bool"}:
@@ -159,7 +179,7 @@ def _div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
         return _floor_divide(input, other)
     if promoted.result_type([v for v in (input, other) if isinstance(v, Traced)]) in HALF:
         raise no_form("torch.div of half types rounds quotients before it drops their fractions", "write x.float()")
-    return FUNCTIONS["trunc_divide"](input, _as_divisor(other, input))
+    return FUNCTIONS["trunc_divide"](wrapped("div", input, other), _as_divisor(wrapped("div", other, input), input))
 
 
 @named("floor_divide", "__floordiv__")
@@ -185,7 +205,7 @@ def _remainder(input: Any, other: Any) -> Any:
 def require_divisor(name: str, x: Any, y: Any) -> None:
     """torch raises an error where it divides an integer by 0. A kernel gives 0, but of a number it is known here."""
     y = _known(y, x)
-    if is_int(y) and getattr(x, "_dtype", "") not in FLOATS and _wrapped(y, x) == 0:
+    if is_int(y) and getattr(x, "_dtype", "") not in FLOATS and wrapped(name, y, x) == 0:
         raise ZeroDivisionError(f"kfusion.{name}: integer division by zero")
 
 
@@ -205,7 +225,7 @@ _POWERS = {2: "square", 0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 def _pow(input: Any, exponent: Any) -> Any:
     input, exponent = _base_or_exponent(input, exponent), _base_or_exponent(read(exponent), input)
     # Torch's CPU code takes float16 through pow itself. A base that is a number lies nowhere, and has no other way.
-    is_half = dtype_of(input) == "float16" and not getattr(input, "is_cuda", False)
+    is_half = dtype_of(input) == "float16" and not is_cuda(input)
     return power(input, exponent, {} if is_half else _POWERS)
 
 
@@ -215,7 +235,7 @@ def _base_or_exponent(value: Any, other: Any) -> Any:
     if not is_half or not (is_int(value) or isinstance(value, float)):
         return _cast("power", value, other)
     if is_number(value) or is_size(value):
-        return other._tracer.add("cast", other._tracer.lift(value, "torch"), other._dtype)
+        return _as_half(value, other)
     torch = sys.modules["torch"]
     with torch._C.DisableTorchFunction():
         stored = torch.tensor(value, dtype=torch.float64).to(getattr(torch, other._dtype)).item()

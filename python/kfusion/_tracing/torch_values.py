@@ -87,6 +87,10 @@ class TorchValue(Dispatched, library="torch"):
             return self._tracer.value(self._tracer.node(made), self._memory)
         return made
 
+    def _set(self, key: Any, value: Any) -> None:
+        require_fitting(operator.setitem, "torch.setitem", (self, ..., value), {})
+        super()._set(key, value)
+
     def _assign(self, key: Any, value: Any) -> None:
         if _is_one_index(key):  # torch would look at it to make a view, and write to that
             key = reshape(self._tracer.lift(key, self._library), (1,))
