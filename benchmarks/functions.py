@@ -77,6 +77,11 @@ def gelu_chain(x: Any, y: Any, b: Any) -> Any:
     return kf.gelu(x * y + b)
 
 
+def sine(x: Any) -> Any:
+    """sin(x)."""
+    return kf.sin(x)
+
+
 def log_chain(x: Any, y: Any) -> Any:
     """log(relu(x + y) + 1)."""
     return kf.log(kf.relu(x + y) + 1)

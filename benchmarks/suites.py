@@ -78,7 +78,7 @@ class Suite(NamedTuple):
 class _Rows(NamedTuple):
     """A function of rows: its name, how many parameters of a row's length it takes, its own peers.
 
-    passes: over the matrix, 2 where the result is as large.
+    passes: over the matrix, 2 where the result is as large, 1 where it is small.
     """
 
     name: str
@@ -124,7 +124,8 @@ def _layouts(suite: str, rows: _Rows, dtype: str, options: Options) -> Iterator[
 
 
 def _row_case(suite: str, rows: _Rows, shape: tuple[int, int], dtype: str, **more: Any) -> Case:
-    return Case(suite, rows.name, rows.function, shape, dtype, rows.peers, parameters=rows.parameters, **more)
+    return Case(suite, rows.name, rows.function, shape, dtype, rows.peers, parameters=rows.parameters,
+                leaves_little=rows.passes == 1, **more)  # fmt: skip
 
 
 # ---- maps and reductions --------------------------------------------------------------------------------------------
@@ -178,13 +179,15 @@ def _cpu(suite: str, options: Options) -> Iterator[Job]:
     total = options.nbytes or min(_CPU_BYTES // (16 if options.quick else 1), available // 8)
     sizes = [(total, ("cold",)), *((n, ("hot",)) for n in (() if options.quick else CPU_IN_CACHE.values()))]
     for nbytes, states in sizes:
-        for dtype in options.dtypes or ("float32",):
-            for function, arrays in _CPU_MAPS[:: 3 if options.quick else 1]:
+        others = () if options.quick or options.dtypes or states == ("hot",) else ("bfloat16", "float64")
+        for dtype in (*(options.dtypes or ("float32",)), *others):
+            maps, all_rows = _CPU_OTHERS[dtype] if dtype in others else (_CPU_MAPS, _CPU_ROWS)
+            for function, arrays in maps[:: 3 if options.quick else 1]:
                 # Whole lines: torch.compile (2.13) writes beyond the end of 1365 floats.
                 elements = nbytes // ITEM_BYTES[dtype] // (arrays + 1) // 64 * 64
                 yield Case(suite, _formula(function), function, (max(elements, 1),), dtype, _MAP_PEERS, arrays,
                            states=states, slow_peers=not options.quick)  # fmt: skip
-            for rows, cols in _CPU_ROWS[:: 3 if options.quick else 1]:
+            for rows, cols in all_rows[:: 3 if options.quick else 1]:
                 count = nbytes // (rows.passes * ITEM_BYTES[dtype] * cols)
                 if count > 0:
                     yield _row_case(suite, rows, (count, cols), dtype, states=states, slow_peers=not options.quick)
@@ -198,6 +201,10 @@ _SUM_ROWS = _Rows("sum over axis -1", f.sum_rows, passes=1)
 _SUM_COLUMNS = _Rows("sum over axis 0", f.sum_columns, passes=1)
 _CPU_ROWS = ((_SOFTMAX, 4096), (_LAYERNORM, 512), (_LAYERNORM, 1023), (_LAYERNORM, 4096), (_LAYERNORM, 16384),
              (_LAYERNORM, 262144), (_RELU_LAYERNORM, 4096), (_SUM_ROWS, 1024), (_SUM_COLUMNS, 4096))  # fmt: skip
+_CPU_OTHERS = {
+    "bfloat16": (((f.light, 2), (f.exp_chain, 2), (f.gelu_chain, 3)), ((_SOFTMAX, 4096), (_LAYERNORM, 4096))),
+    "float64": (((f.sine, 1),), ()),
+}
 
 # ---- microseconds and milliseconds ----------------------------------------------------------------------------------
 

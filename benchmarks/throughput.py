@@ -32,7 +32,8 @@ class Case:
     """A function on arrays of one shape.
 
     arrays: how many of that shape it reads. parameters: how many more of a row's length. peers: those that make sense.
-    slow_peers: whether those are asked that compile for a second or more. states: "cold", "hot".
+    slow_peers: whether those are asked that compile for a second or more. states: "cold", "hot". leaves_little: its
+    result is small, so that on the CPU it is timed beside plain reading, too.
     """
 
     suite: str
@@ -46,6 +47,7 @@ class Case:
     layout: str = "dense"
     slow_peers: bool = True
     states: tuple[str, ...] = ("cold",)
+    leaves_little: bool = False
 
     @property
     def title(self) -> str:
@@ -91,8 +93,11 @@ class Case:
         copied_bytes, source, target = inputs.copy_of(contest.problem.moved_bytes)
         stream = _LEGACY_STREAM if contest.problem.cuda else None
         pipelined = {c.name: c.run for c in contest.calls if isinstance(c.run, jax_cuda.Pipelined)}
+        variants = [v for v in contest.variants if v.name not in pipelined]
+        if self.leaves_little and not contest.problem.cuda:
+            variants.append(_timing.Variant("read", lambda: _core.read(contest.problem.largest)))
         samples = _timing.measure(
-            [v for v in contest.variants if v.name not in pipelined],
+            variants,
             _timing.Variant("copy", lambda: _core.copy(source, out=target, stream=stream)),
             _contest.clock(contest.problem, flush=state == "cold" and _flush_helps(contest, copied_bytes)),
             repeats=options.repeats,

@@ -42,11 +42,36 @@ py::object copy(py::handle x_object, py::handle out, py::handle stream) {
       [&](Stream s) { cuda::copy(r.view.data, x.view.data, bytes, x.view.place.index, s); });
 }
 
+constexpr const char* kReadDoc = R"(read(x)
+--
+
+The exclusive or of x's words of 8 bytes, at full speed: the yardstick of kernels that read an array and leave little.
+
+Args:
+    x: a C-contiguous array of floats on the CPU; what is left of the last word is not counted.
+
+Returns:
+    An int.
+
+Raises:
+    TypeError, ValueError: x is not as above.
+)";
+
+std::uint64_t read(py::handle x_object) {
+  Call call("read", py::none());
+  const Array x = read_x(call, x_object);
+  if (!x.view.place.on_host() || !is_c_contiguous(x.view))
+    throw ValueError(call.says("x must be C-contiguous, on the CPU"));
+  const py::gil_scoped_release release;
+  return cpu::read(x.view.data, static_cast<std::size_t>(x.view.nbytes()));
+}
+
 }  // namespace
 
 void bind_copy(py::module_& m) {
   m.def("copy", &copy, py::arg("x"), py::kw_only(), py::arg("out") = py::none(), py::arg("stream") = py::none(),
         kCopyDoc);
+  m.def("read", &read, py::arg("x"), kReadDoc);
 }
 
 }  // namespace kfusion

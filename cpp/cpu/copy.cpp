@@ -1,6 +1,8 @@
 #include "cpu/copy.hpp"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 
@@ -11,6 +13,17 @@
 #include "cpu/thread_pool.hpp"
 
 namespace kfusion::cpu {
+namespace {
+
+using Line = std::array<std::uint64_t, 8>;
+
+void combine(Line& all, const std::byte* from) {
+  Line line;
+  std::memcpy(line.data(), from, sizeof line);
+  for (std::size_t i = 0; i < line.size(); ++i) all[i] ^= line[i];
+}
+
+}  // namespace
 
 void copy(void* to, const void* from, std::size_t bytes) {
   constexpr std::size_t kBlock = 64 * 1024;
@@ -26,6 +39,31 @@ void copy(void* to, const void* from, std::size_t bytes) {
       std::memmove(target, source, n);
     }
   });
+}
+
+std::uint64_t read(const void* from, std::size_t bytes) {
+  constexpr std::size_t kPage = 4096, kBlock = 8 * kPage;
+  const auto* const source = static_cast<const std::byte*>(from);
+  const std::size_t blocks = bytes / kBlock;
+  std::atomic<std::uint64_t> result = 0;
+  parallel_for(static_cast<std::int64_t>(blocks), threads_for(static_cast<std::int64_t>(bytes)),
+               [&](std::int64_t begin, std::int64_t end) {
+                 Line all{};
+                 for (std::int64_t b = begin; b < end; ++b)
+                   for (std::size_t line = 0; line < kPage; line += sizeof all)
+                     for (std::size_t page = 0; page < kBlock; page += kPage)
+                       combine(all, source + static_cast<std::size_t>(b) * kBlock + page + line);
+                 std::uint64_t word = 0;
+                 for (const std::uint64_t w : all) word ^= w;
+                 result ^= word;
+               });
+  std::uint64_t word = result;
+  for (std::size_t i = blocks * kBlock; i + sizeof word <= bytes; i += sizeof word) {
+    std::uint64_t next;
+    std::memcpy(&next, source + i, sizeof next);
+    word ^= next;
+  }
+  return word;
 }
 
 void flush_cache() {
