@@ -134,6 +134,12 @@ def _multiply(x: Value, y: Value) -> Value:
     return computed(numeric(x) * numeric(y), promoted([x.dtype, y.dtype]), [x, y], error, exact=True)
 
 
+def _cube(x: Value) -> Value:
+    """Two products where loops are generated, the power function in the interpreter."""
+    error = ((_floats(x).top + x.error) ** 2 * 3) * x.error
+    return computed(x.array**3, x.dtype, [x], error, exact=False)
+
+
 def _divide(x: Value, y: Value) -> Value:
     dtype = promoted([x.dtype, y.dtype, *(["float64"] if not (x.is_float or y.is_float) else [])])
     low = float(np.abs(y.array).min(initial=1.0)) - y.error
@@ -180,7 +186,7 @@ MAPS["add"] = Operation("{0} + {1}", _add)
 MAPS["subtract"] = Operation("{0} - {1}", lambda x, y: _add(x, y, -1))
 MAPS["multiply"] = Operation("{0} * {1}", _multiply)
 MAPS["divide"] = Operation("{0} / {1}", _divide)
-MAPS["power"] = Operation("{0} ** 3", lambda x: _multiply(_multiply(_floats(x), x), x))
+MAPS["power"] = Operation("{0} ** 3", _cube)
 MAPS["hypot"] = Operation("np.hypot({0}, {1})", lambda x, y: _polar("hypot", x, y))
 MAPS["arctan2"] = Operation("np.arctan2({0}, {1})", lambda x, y: _polar("arctan2", x, y))
 MAPS["maximum"] = Operation("np.maximum({0}, {1})", _choice(np.maximum))
