@@ -210,7 +210,14 @@ def test_infinite_parameters(some):
     rows += [(f, both) for f in OF_NUMBERS.values() for both in itertools.product(PARAMETERS, repeat=2)]
     sweep(as_torch_has_it, some([(f, d, p) for f, p in rows for d in (torch.float32, torch.float16)], 150))
     x = torch.tensor(POINTS, dtype=torch.float32)
-    for f in (lambda x: F.hardtanh(x, NAN, 1.0), lambda x: F.hardtanh(x, -1.0, NAN), lambda x: F.softplus(x, 1.0, NAN)):
+    finite = lambda x: torch.where(x.isfinite(), x, 1.0)  # noqa: E731
+    values = (
+        lambda x: F.hardtanh(x, NAN, 1.0), lambda x: F.hardtanh(x, -1.0, NAN), lambda x: F.softplus(x, 1.0, NAN),
+        lambda x: torch.isclose(x, x.flip(0), atol=INF) + x, lambda x: torch.trapezoid(finite(x).clamp(0, 1), dx=INF),
+        lambda x: torch.var(finite(x), 0, correction=NAN),
+        lambda x: F.cross_entropy(finite(x), x.detach().isnan() * 1.0, label_smoothing=-1.0),
+    )  # fmt: skip
+    for f in values:
         got, want = (value_and_gradient(g, x.dtype, ()) for g in (kf.fuse(f), f))
         assert all(a.allclose(b, equal_nan=True) for a, b in zip(got[:2], want[:2], strict=True))  # the values
     for name in ("elu", "leaky_relu", "huber_loss", "hardshrink"):

@@ -84,7 +84,8 @@ def _soft_cross_entropy(
     """Targets are probabilities of the classes."""
     require_same_shape("cross_entropy", input, target)
     x, shares = _rows(input), _rows(target)
-    if label_smoothing:
+    if label_smoothing > 0:  # of others torch takes no notice here
+        losses.require_smoothing("cross_entropy", label_smoothing)
         shares = shares * (1.0 - label_smoothing) + label_smoothing / x.shape[-1]
     terms = activations.log_softmax(x) * shares
     values = -p.sum(terms if weight is None else terms * weight, -1)

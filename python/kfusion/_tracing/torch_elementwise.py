@@ -104,7 +104,8 @@ def _isreal(input: Any) -> Any:
 
 @computed("isclose", takes="made floats", same=True)
 def _computed_isclose(input: Tensor, other: Tensor, rtol: float, atol: float, equal_nan: bool) -> Any:
-    return formulas.isclose(input, other, rtol, atol, equal_nan)
+    is_finite = p.isfinite(input) | (input == other) | (p.isnan(input) & equal_nan)  # an infinite tolerance is no match
+    return formulas.isclose(input, other, rtol, atol, equal_nan) & is_finite
 
 
 @named("isclose")

@@ -139,6 +139,7 @@ def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(dim, bool):  # x.var(False)
             dim, unbiased = None, dim
         given = correction if correction is not None else unbiased
+        given = math.inf if given != given else given  # of NaN torch divides by 0, too
         return function(input, plain_axes(dim), correction=1 if given is None else given, keepdims=keepdim)
 
     return spread
@@ -224,7 +225,10 @@ def _trapezoid(y: Any, x: Any = None, *, dx: float = 1.0, dim: int = -1) -> Any:
     if y._dtype == "bool":
         raise TypeError("kfusion.trapezoid: torch wants numbers, got bool")
     with stage(y, "trapezoid"):
-        return statistics.trapezoid(y, None if x is None else y._tracer.lift(x, "torch"), dx, dim)
+        if x is None:  # the sum comes first
+            before, after = statistics.neighbours(y, dim)
+            return p.sum(before + after, dim) * (dx / 2.0)
+        return statistics.trapezoid(y, y._tracer.lift(x, "torch"), dx, dim)
 
 
 # ---- norms and distances ----
@@ -275,6 +279,8 @@ def cosine(x: Any, y: Any, axis: int, eps: float) -> Any:
     ndim = max(x.ndim, y.ndim)
     if not -ndim <= axis < ndim:
         raise IndexError(f"kfusion.cosine_similarity: dim {axis} is out of bounds for {ndim} axes")
+    if not eps >= 0:
+        raise ValueError(f"kfusion.cosine_similarity: eps must be at least 0, got {eps}")
     axis = axis % ndim - ndim  # of the broadcast shape, from its end
     shape = broadcast_shapes(x.shape, y.shape)
     if any(v.ndim < -axis or v.shape[axis] != shape[axis] for v in (x, y)):  # one element that stands for several
