@@ -77,8 +77,10 @@ def test_formulas_of_torch(rng):
     sweep(formula, [(name,) for name in OF_ONE + OF_TWO + LAYERS + ITSELF])
     sweep(without_gradients, [(name,) for name in (*OF_ONE, *OF_TWO[:3])])
     check(lambda x: torch.logit(x, 0.2), [np.array(EDGES)])
-    *arrays, g = points([1e-200, 1e200, *EDGES], GRADIENTS)  # whose squares overflow and underflow
-    sweep(lambda f: check(f, arrays, g=g), [(f,) for f in (torch.abs, torch.reciprocal, torch.rsqrt, abs)])
+    wide = [1e-200, 1e200, *EDGES]  # whose squares overflow and underflow
+    rows = [(f, points(wide, GRADIENTS)) for f in (torch.abs, torch.reciprocal, torch.rsqrt, abs)]
+    rows += [(f, points(wide, wide, GRADIENTS)) for f in (torch.div, lambda x, y: torch.addcdiv(x, x, y, value=2.0))]
+    sweep(lambda f, given: check(f, given[:-1], g=given[-1]), rows)
 
 
 def test_logaddexp2_and_logsumexp():

@@ -10,7 +10,7 @@ from .._graph.values import stage
 from .._ops import formulas, views
 from .._ops import primitives as p
 from .._ops.erfc import erfc, ndtr
-from .._ops.gradients import with_derivatives
+from .._ops.gradients import taken, with_derivatives
 from .._spec import FLOATS, HALF
 from .torch_functions import FUNCTIONS, dtype_of, named
 from .torch_maps import require_divisor, wrapped
@@ -33,7 +33,10 @@ def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 
 
 @computed("addcdiv", method=True)
 def _addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Any:
-    return input + _times(tensor1, value) / tensor2
+    x, y = _times(tensor1, value), tensor2
+    if not taken(input):
+        return input + x / y
+    return with_derivatives(input + x / y, (input, 1.0), (tensor1, _times(1.0 / y, value)), (y, -x / (y * y)))
 
 
 def _times(x: Any, value: Any) -> Any:
