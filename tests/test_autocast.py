@@ -18,7 +18,8 @@ CHANGED = """
 x @ x ; W @ x ; torch.matmul(x, W) ; F.linear(x, x, x[0]) ; LINEAR(x) ; F.mse_loss(x, x + 1) ; F.huber_loss(x, x + 1)
 F.prelu(x, x[0]) ; F.cross_entropy(x, torch.tensor([0, 1, 2, 3])) ; F.scaled_dot_product_attention(x, x, x) ; x.prod()
 (torch.relu(x @ W) @ W + x).softmax(-1).prod(1, keepdim=True) + x ; F.conv2d(x[None, None], W[None, None, :2, :2])
-torch.addmm(x, x, W) ; torch.cov(x) ; torch.corrcoef(x)
+torch.addmm(x, x, W) ; torch.cov(x) ; torch.corrcoef(x) ; torch.linalg.pinv(x.float())
+F.ctc_loss(x[:, None].log_softmax(2), torch.tensor([[1, 2]]), [4], [2])
 F.affine_grid(x[None, :2, :3], (1, 1, 2, 3), align_corners=False) ; F.pad(x[None], (1, 1), "reflect")
 F.pad(x[None], (1, 1), "replicate") ; F.pad(x[None, None], (1, 1, 1, 1), "replicate")
 """
@@ -54,6 +55,12 @@ def test_dtypes_are_those_that_torch_chooses():
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
     sweep(changed, [(text, dtype) for text in texts(CHANGED) for dtype in dtypes])
     sweep(unchanged, [(text, dtype) for text in texts(UNCHANGED) for dtype in dtypes[:2]])
+    for text in ("torch.vstack([x, x.bfloat16()])", "torch.stack([x, x])", "torch.cat([x, x.float()])"):
+        for f in (eval(f"lambda x: {text}"), kf.fuse(eval(f"lambda x: {text}"))):
+            with torch.autocast(**BFLOAT16), pytest.raises(RuntimeError):
+                f(torch.ones(2, 2).half())
+    with torch.autocast(**BFLOAT16), pytest.raises(kf.TraceError, match="depends on data"):
+        kf.fuse(lambda x: torch.linalg.lstsq(x, x).solution)(torch.eye(2))
     x = torch.randn(4, 4).double()
     with torch.autocast(**BFLOAT16):
         torch.testing.assert_close(kf.fuse(lambda x: x @ x)(x), x @ x)  # float64 stays

@@ -32,6 +32,7 @@ _PARTS = {
     "logsumexp": ("logsumexp", "exp", "log", "sum"),
     "power": ("pow",),
     "square": ("pow",),
+    **dict.fromkeys(("hstack", "vstack", "dstack", "column_stack"), ("cat",)),
 }
 # What torch's documentation says of the functions that have a version for autocast, by their own names there.
 _LOWER = frozenset(
@@ -92,11 +93,15 @@ def _dtype(torch: Any, name: str, device: str, values: dict[Any, Any]) -> str | 
     known = _listed(device.upper()) & set(_parts(name))
     if not known:
         return None
+    lower = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
     if known <= _LOWER:
-        return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        return lower
     if known <= _FLOAT32:
         return "float32"
-    widest = {dtype for dtype in map(_name, leaves(values)) if dtype}
+    given = [dtype for dtype in map(_name, leaves(values)) if dtype]
+    first, widest = next((dtype for dtype in given if dtype in _CAST and dtype != lower), "float32"), set(given)
+    if known <= _WIDEST and first != "float32":
+        raise RuntimeError(f"kfusion.{name}: torch.autocast with {lower} has no rule for {first}")
     if known <= _WIDEST and (len(widest) == 1 or (widest <= set(_CAST) and "float32" in widest)):
         return "float32" if len(widest) > 1 else None
     hint = f'write the casts, and call under torch.autocast("{device}", enabled=False)'

@@ -21,6 +21,8 @@ ONLY_OF_DATA = (
     *("cov", "corrcoef", "combinations", "histogram", "geqrf", "affine_grid"),
     *("block_diag", "huber_loss", "ldexp", "pow", "soft_margin_loss"),
 )
+# Functions of which tensors without data say nothing, or nothing right, under torch.autocast.
+_OF_DATA_WHEN_CAST = ("linalg_pinv", "pinverse", "ctc_loss")
 DONE = ("int64", ())
 _MOST_TYPES = 1024
 
@@ -39,7 +41,8 @@ class Tried:
         self._dtypes = [v._dtype for v in call.values]
         self.device = device_of(call.values)
         self.draws = False
-        is_of_data, is_cast = name.removeprefix("torch.") in ONLY_OF_DATA, autocast.active(self.device) is not None
+        short, is_cast = name.removeprefix("torch."), autocast.active(self.device) is not None
+        is_of_data = short in ONLY_OF_DATA or (is_cast and short in _OF_DATA_WHEN_CAST)
         # Within a mode torch.autocast does not reach the operators that operators call: none of these draws.
         self._has_modes = not (is_of_data and is_cast)
         on_data = on_data or not self._has_modes

@@ -63,7 +63,8 @@ def refused_result(what: str, result: object) -> TraceError:
 
 def depends_on_data(error: BaseException) -> bool:
     """Whether a library's error says that a tensor has no data."""
-    return any(text in str(error) for text in _ASKS_FOR_DATA)
+    is_fake = type(error).__name__ == "DynamicOutputShapeException"  # torch's, of tensors without data
+    return is_fake or any(text in str(error) for text in _ASKS_FOR_DATA)
 
 
 def is_impossible(name: str) -> bool:
