@@ -33,6 +33,16 @@ os.environ.setdefault(
 )
 
 
+@pytest.fixture
+def torch() -> Any:
+    """torch, on a GPU."""
+    module = pytest.importorskip("torch")
+    if not module.cuda.is_available():
+        pytest.skip("torch without CUDA")
+    module.cuda.synchronize()
+    return module
+
+
 @pytest.fixture(params=FRAMEWORKS)
 def kind(request: pytest.FixtureRequest) -> Kind:
     request.param.require()
