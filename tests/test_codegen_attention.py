@@ -63,7 +63,7 @@ class Kernels:
 
     def compile(self, folder: Path):
         headers = _core.cuda_headers()
-        attention = headers["device/attention.cuh"]
+        attention = headers["device/attention_memory.cuh"]
         parts = [
             '#include "host_cuda.hpp"\n#include "device/contract_memory.cuh"\n#include "device/quick.cuh"',
             "namespace kfusion::device {\nusing std::max, std::min;",
