@@ -60,12 +60,6 @@ def host(x: Any, index: tuple[np.ndarray, ...] = ()) -> np.ndarray:
     return found if found.dtype.kind in "bi" else found.astype(np.float64)
 
 
-def host_rows(x: Any, rows: np.ndarray) -> np.ndarray:
-    """The given rows of x (its leading axes taken as one) as a NumPy array of shape (len(rows), cols)."""
-    index = np.unravel_index(rows, tuple(x.shape[:-1])) if len(x.shape) > 1 else ()
-    return host(x, index).reshape(-1, x.shape[-1])
-
-
 def poison(out: Any) -> None:
     """Fills out with NaN, so that an element that is never written cannot pass a check; whole numbers with their -1."""
     value = float("nan") if dtype_name(out) in SPACING else -1

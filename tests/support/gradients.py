@@ -1,4 +1,4 @@
-"""What gradients must be: torch's autograd on the same graph, and central differences."""
+"""What gradients must be: torch's autograd on the same graph."""
 
 from __future__ import annotations
 
@@ -112,19 +112,3 @@ def check(function: Callable[..., Any], *inputs: np.ndarray, rtol: float = 1e-9)
     graph = kf.trace(function, *inputs)
     seeds = seeds_of(graph)
     require_close(vjp_of_graph(graph, inputs, seeds), torch_vjp_of_graph(graph, inputs, seeds), rtol)
-
-
-def central(function: Callable[..., Any], inputs: Sequence[np.ndarray], step: float = 1e-6) -> list[np.ndarray]:
-    """Central differences of a function that gives a number, by each of its float64 arrays."""
-    found = []
-    for x in inputs:
-        g = np.zeros(x.shape)
-        for i in np.ndindex(x.shape):
-            kept = x[i]
-            x[i] = kept + step
-            up = float(function(*inputs))
-            x[i] = kept - step
-            g[i] = (up - float(function(*inputs))) / (2 * step)
-            x[i] = kept
-        found.append(g)
-    return found

@@ -42,11 +42,6 @@ def unfused(value: Any) -> Any:
     return value
 
 
-def children(module: Any) -> list[Any]:
-    """The modules that a module has by name."""
-    return [child for child in vars(module)["_modules"].values() if is_module(child)]
-
-
 def values(module: Any, without: Sequence[str] = ()) -> Iterator[Any]:
     """What a module's attributes are bound to, but those, and what is held by those that are dicts or lists."""
     for value in (v for name, v in vars(module).items() if name not in without):

@@ -22,9 +22,9 @@ def taken(x: Any) -> bool:
     return bool(x._tracer.takes_gradients)
 
 
-def unless(condition: Any, x: Any, instead: float = 0.0) -> Any:
+def unless(condition: Any, x: Any) -> Any:
     """x, of which nothing is used where the condition is true."""
-    return p.where(condition, instead, x) if taken(x) else x
+    return p.where(condition, 0.0, x) if taken(x) else x
 
 
 def with_derivatives(y: Any, *derivatives: tuple[Any, Any]) -> Any:
