@@ -86,7 +86,7 @@ def test_maps(isa, some, rng):
     def check(name, dtype):
         dtypes = dtypes_of(name, dtype)
         arrays = [x.astype(np_dtype(t)) for x, t in zip(arguments(name, dtype, rng), dtypes, strict=True)]
-        if dtype == "bfloat16" and name in vector_maps.QUICK:  # of which a kernel takes quick forms
+        if dtype == "bfloat16" and name in vector_maps.QUICK:  # of which a kernel takes quick versions
             floats = vector_maps.kernel(name, "float32", size=arrays[0].size)(*(x.astype(np.float32) for x in arrays))
             want = floats.astype(arrays[0].dtype)
         else:

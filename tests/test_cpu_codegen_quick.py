@@ -1,4 +1,4 @@
-"""Quick forms in kernels (cpp/cpu/codegen/math/quick.hpp): where rounding hides their errors, nowhere else."""
+"""Quick versions in kernels (cpp/cpu/codegen/math/quick.hpp): where rounding hides their errors, nowhere else."""
 
 import numpy as np
 import pytest
@@ -89,7 +89,7 @@ def test_weights_that_more_than_a_half_type_shows_are_exact(isa):
 
     def check(name):
         results = [generated_all(lambda x: SHOWN[name](weights(x)), v) for v in (x, x.astype(np.float32))]
-        for got, want in zip(*results, strict=True):  # float32 has no quick form
+        for got, want in zip(*results, strict=True):  # float32 has no quick version
             np.testing.assert_array_equal(wide(got), wide(want))
 
     sweep(check, [(name,) for name in SHOWN])

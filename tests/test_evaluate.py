@@ -205,12 +205,12 @@ def test_what_torch_has_as_one_kernel_is_one_call():
         traced = trace(lambda x: SPELLINGS[name](torch.nn.functional, x, arrays), x)
         inputs = [i.array for i in traced.inputs]
         library, graph = _libraries.Torch("cpu"), traced.graph.to_dict()
-        (got,) = evaluate.program(traced, library, forms=traced.forms)(*inputs)
+        (got,) = evaluate.program(traced, library, alternatives=traced.alternatives)(*inputs)
         [expected] = _core.run_graph(traced.graph, inputs, name)
         torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
         outputs, nodes = [output["node"] for output in graph["outputs"]], graph["nodes"]
         natives = evaluate._natives(traced, library, nodes)
-        natives |= {f.result: evaluate._of_form(f) for f in traced.forms}
+        natives |= {f.result: evaluate._of_alternative(f) for f in traced.alternatives}
         steps = evaluate._planned(natives, library, nodes, outputs, [None] * len(nodes))
         views = [s for s in steps[:-1] if nodes[s.result]["op"] in ("transpose", "reshape")]
         assert len(steps) - len(views) == 1

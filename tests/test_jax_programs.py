@@ -13,7 +13,8 @@ import pytest
 
 import kfusion as kf
 from kfusion import _core
-from programs.drawing import PROFILES, Seeded, draw_program
+from programs.drawing import Seeded, draw_program
+from programs.profiles import PROFILES
 
 jax = pytest.importorskip("jax")
 if jax.__version_info__ < (0, 8):

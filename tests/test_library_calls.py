@@ -1,4 +1,4 @@
-"""Calls that a graph has no form for: the array library computes them among the kernels, as it does without kfusion; so
+"""Calls that a graph has no ops for: the array library computes them among the kernels, as it does without kfusion; so
 do complex numbers, small integers and arrays of other dtypes, which kernels have not."""
 
 from __future__ import annotations

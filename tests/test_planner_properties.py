@@ -12,7 +12,8 @@ from graph_strategies import cases
 from graphs import graphs
 from kfusion import _core
 from programs.checks import H200, KIND, Runner, check_groups, check_plan, is_part
-from programs.drawing import PROFILES, Seeded, draw_program
+from programs.drawing import Seeded, draw_program
+from programs.profiles import PROFILES
 
 pytestmark = pytest.mark.native
 

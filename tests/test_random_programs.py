@@ -10,8 +10,9 @@ import kfusion as kf
 from host_cuda import HAVE_COMPILER
 from kfusion import _core
 from programs.checks import H200, Runner, check_gain, check_groups, poisoned
-from programs.drawing import CALL_PROFILES, GRAD_PROFILES, PROFILES, Seeded, draw_program
-from programs.forms import Form
+from programs.drawing import Seeded, draw_program
+from programs.interfaces import Interface
+from programs.profiles import CALL_PROFILES, GRAD_PROFILES, PROFILES
 from programs.program import Program, Step
 from programs.torch_programs import TorchProgram
 from programs.values import Value
@@ -59,7 +60,9 @@ def test_own_functions_of_programs(seed):
     assert_none(check_programs("own", seed, range(30)), seed, "own")
 
 
-ENLARGED = Program([np.ones((3, 4))], [Step("negative", (0,))], [1], Form("dict", "list", (("rows", 0), ("arange", 0))))
+ENLARGED = Program(
+    [np.ones((3, 4))], [Step("negative", (0,))], [1], Interface("dict", "list", (("rows", 0), ("arange", 0)))
+)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import kfusion as kf
 from kfusion import _core, _fuse
-from kfusion._graph import sizes
+from kfusion._graph import sizes, tape
 from kfusion._tracing.trace import trace_with
 from sweeps import sweep
 
@@ -170,7 +170,7 @@ def test_what_needs_the_very_size_is_traced_for_each(some):
     sweep(check, some([(f,) for f in VERY_VALUES], 8))
 
 
-# What random programs return of sizes is in support/programs/forms.py.
+# What random programs return of sizes is in support/programs/interfaces.py.
 RESULTS_OF_SIZES = [
     lambda x: (table := rotary(x), x * table),
     lambda x: (x + 1, Both(torch.eye(x.shape[0]), x.shape[0])),
@@ -270,7 +270,7 @@ def test_slices_of_sizes(start, stop, step, n):
     try:
         found = sizes.indices(key, size)
         count = sizes.length(*found)
-    except sizes.NotTheSame:
+    except tape.NotTheSame:
         return
     assert sizes.of_call(list(found), 0) == list(key.indices(n))
     assert sizes.of_call(list(found), 1) == list(key.indices(n + 100))

@@ -6,7 +6,8 @@ import itertools
 import pytest
 
 import kfusion as kf
-from programs.drawing import PROFILES, Seeded, draw_program
+from programs.drawing import Seeded, draw_program
+from programs.profiles import PROFILES
 from sweeps import sweep
 
 HALF = "bfloat16"

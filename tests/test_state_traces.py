@@ -49,7 +49,7 @@ def test_caches_cost_one_trace():
             x = np.linspace(-a, a, 3)
             assert described(fused(x, a)) == described(module.f(x, a))
         assert fused._cached() == 1
-        assert not fused._places.are_known
+        assert not fused._targets.are_known
 
     sweep(check, [(body,) for body in CACHES])
 

@@ -134,7 +134,7 @@ def test_the_others_are_the_reference_to_the_bit(dtype, isa, rng):
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_halves_are_rounded_floats(dtype, isa):
-    """Quick forms differ in few results, by what half of a unit in the last place is to its rounding."""
+    """Quick versions differ in few results, by what half of a unit in the last place is to its rounding."""
     x = np.arange(2**16, dtype=np.uint16).view(np_dtype(dtype))
 
     def check(name):

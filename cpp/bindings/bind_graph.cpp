@@ -1,14 +1,9 @@
 #include "bindings/bindings.hpp"
 #include "kfusion/error.hpp"
-#include "kfusion/grad/equal.hpp"
-#include "kfusion/grad/keep.hpp"
-#include "kfusion/grad/reach.hpp"
-#include "kfusion/grad/vjp.hpp"
 #include "kfusion/graph/axes.hpp"
 #include "kfusion/graph/builder.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/ops/signature.hpp"
-#include "python/records/device_dict.hpp"
 #include "python/records/graph_dict.hpp"
 #include "python/stl.hpp"
 
@@ -96,31 +91,6 @@ std::vector<NodeId> library_call(Builder& g, const NodeIds& arguments, const py:
   return g.library_call(std::move(call), arguments, types);
 }
 
-void set_gradients(Builder& g, NodeIds results, NodeIds arguments, NodeIds cotangents, NodeIds gradients,
-                   const std::string& function, std::int64_t number, std::int64_t flops) {
-  LibraryCallAttributes call;
-  call.function = function;
-  call.number = number;
-  call.flops = flops;
-  g.set_gradients(
-      {std::move(results), std::move(arguments), std::move(cotangents), std::move(gradients), std::move(call)});
-}
-
-NodeId end_of(const Builder& g) { return static_cast<NodeId>(g.graph().nodes.size()); }
-
-std::vector<NodeId> stopped(const Builder& g) {
-  std::vector<NodeId> nodes;
-  for (NodeId n = 0; n < end_of(g); ++n)
-    if (g.is_stopped(n)) nodes.push_back(n);
-  return nodes;
-}
-
-bool has_own_gradients(const Builder& g) {
-  for (NodeId n = 0; n < end_of(g); ++n)
-    if (g.gradients_of(n)) return true;
-  return false;
-}
-
 void set_outputs(Builder& g, const std::vector<std::pair<std::string, NodeId>>& named) {
   std::vector<Output> outputs;
   for (const auto& [output_name, id] : named) outputs.push_back({output_name, id});
@@ -171,31 +141,6 @@ py::list op_rows() {
     rows.append(d);
   }
   return rows;
-}
-
-py::list kept_for_backward(const Builder& g, const NodeIds& results, const NodeIds& inputs, const py::dict& device,
-                           std::optional<std::int64_t> memory) {
-  py::list all;
-  for (const grad::Kept& k : grad::kept_for_backward(g, results, inputs, read_device(device), memory))
-    all.append(py::make_tuple(k.node, k.result));
-  return all;
-}
-
-py::list explain_kept(const Builder& g, const NodeIds& results, const NodeIds& inputs, const py::dict& device,
-                      std::optional<std::int64_t> memory) {
-  py::list all;
-  for (const grad::Kept& k : grad::explained(g, results, inputs, read_device(device), memory))
-    all.append(py::make_tuple(k.node, k.result, k.bytes, k.seconds));
-  return all;
-}
-
-py::tuple vjp(Builder& g, const NodeIds& outputs, const NodeIds& cotangents, const NodeIds& inputs,
-              std::int64_t first_call) {
-  const grad::Vjp made = grad::add_vjp(g, outputs, cotangents, inputs, first_call);
-  py::list calls;
-  for (const grad::LibraryAdjoint& c : made.calls)
-    calls.append(py::make_tuple(c.kind, c.numbers, c.results, c.arguments));
-  return py::make_tuple(made.gradients, calls);
 }
 
 using Class = py::class_<Builder>;
@@ -284,17 +229,17 @@ What a function of the array library computes: a list of nodes, one for each of 
 function names it for people; number tells functions of one trace apart; flops are those of its products.
 )");
   c.def(
-      "library_form",
+      "library_alternative",
       [](Builder& g, const NodeIds& arguments, NodeId result, const std::string& function, std::int64_t number,
          StageId first_stage, const AxisList& order) {
         LibraryCallAttributes call;
         call.function = function;
         call.number = number;
-        g.library_form(std::move(call), arguments, result, first_stage, order);
+        g.library_alternative(std::move(call), arguments, result, first_stage, order);
       },
       py::arg("arguments"), py::arg("result"), py::arg("function"), py::arg("number"), py::arg("first_stage"),
       py::arg("order") = AxisList{},
-      R"(library_form(self, arguments, result, function, number, first_stage, order=[])
+      R"(library_alternative(self, arguments, result, function, number, first_stage, order=[])
 --
 
 Says that a function of the array library computes result of arguments, too: plans that are to run take it where it is
@@ -319,87 +264,6 @@ Elements range(start, stop, step) of each axis; slice.indices(extent) gives the 
 )");
   c.def("broadcast", &Builder::broadcast, py::arg("x"), py::arg("shape"),
         "broadcast(self, x, shape)\n--\n\nnumpy.broadcast_to.\n");
-}
-
-void bind_gradients(Class& c) {
-  c.def("vjp", &vjp, py::arg("outputs"), py::arg("cotangents"), py::arg("inputs"), py::arg("first_call") = 0,
-        R"(vjp(self, outputs, cotangents, inputs, first_call=0)
---
-
-Adds the gradients of the inputs, for gradients of the outputs (cotangents): a list of nodes, and what functions of the
-array library they call, which are numbered from first_call on: (kind, numbers, results, arguments) for each, as
-cpp/kfusion/grad/vjp.hpp says. TypeError where an op on the way has no adjoint.
-)");
-  c.def("kept_for_backward", &kept_for_backward, py::arg("results"), py::arg("inputs"), py::arg("device"),
-        py::arg("memory") = py::none(), R"(kept_for_backward(self, results, inputs, device, memory=None)
---
-
-What backward reads for gradients of the inputs, by a minimal cut: a list of (node, result), where `result` is the
-number of the function's result that it is, or -1. `device`: a dict, as Device.to_dict() gives; `memory`: no more bytes
-than these. ValueError where what must not be computed again has more.
-)");
-  c.def("explain_kept", &explain_kept, py::arg("results"), py::arg("inputs"), py::arg("device"),
-        py::arg("memory") = py::none(), R"(explain_kept(self, results, inputs, device, memory=None)
---
-
-The same, as a list of (node, result, bytes of its own, seconds that it saves).
-)");
-  c.def(
-      "computed",
-      [](const Builder& g) {
-        const grad::Computed found = grad::computed(g.graph());
-        return py::make_tuple(found.hash, found.nodes);
-      },
-      R"(computed(self)
---
-
-A hash of what the nodes do, whatever their extents, and those that are neither inputs, constants nor views.
-)");
-  c.def("needed_backward", &grad::needed_backward, py::arg("outputs"), py::arg("inputs"), py::arg("candidates"),
-        R"(needed_backward(self, outputs, inputs, candidates)
---
-
-Those of the candidates that gradients of the inputs need, for some gradients of the outputs.
-)");
-  c.def("reaching", &grad::reaching, py::arg("outputs"), py::arg("inputs"),
-        R"(reaching(self, outputs, inputs)
---
-
-Those of the outputs through which gradients reach some of the inputs.
-)");
-  c.def("reached", &grad::reached, py::arg("outputs"), py::arg("inputs"),
-        R"(reached(self, outputs, inputs)
---
-
-For each of the inputs, whether gradients of some of the outputs reach it.
-)");
-  c.def("replace", &grad::replace_values, py::arg("nodes"), py::arg("by"), R"(replace(self, nodes, by)
---
-
-Nodes read those of `by` in the place of `nodes`, and of all nodes of the same values.
-)");
-  c.def("donate", &Builder::donate, py::arg("input"), R"(donate(self, input)
---
-
-Nobody reads the input after a run, which may use its memory for other values, and gives it back.
-)");
-  c.def("stop_gradient", &Builder::stop_gradient, py::arg("x"),
-        "stop_gradient(self, x)\n--\n\nGradients take the node for a constant.\n");
-  c.def("stopped", &stopped, "stopped(self)\n--\n\nThe nodes that gradients take for constants.\n");
-  c.def("has_own_gradients", &has_own_gradients, R"(has_own_gradients(self)
---
-
-Whether set_gradients has said of a node what its gradients are.
-)");
-  c.def("set_gradients", &set_gradients, py::arg("results"), py::arg("arguments"), py::arg("cotangents"),
-        py::arg("gradients"), py::arg("function") = "", py::arg("number") = 0, py::arg("flops") = 0,
-        R"(set_gradients(self, results, arguments, cotangents, gradients, function='', number=0, flops=0)
---
-
-Says what the gradients of nodes are by each of arguments, whatever computes them: `gradients`, in which cotangents
-stand for those of results. Without cotangents: gradients, times that of the one result, which broadcasts to each
-argument. Without any: what the adjoint of the array library's function of that number gives.
-)");
 }
 
 void bind_frame(Class& c) {
@@ -504,7 +368,7 @@ void bind_graph(py::module_& m) {
   graphs::bind_sources(c);
   graphs::bind_ops(c);
   graphs::bind_views(c);
-  graphs::bind_gradients(c);
+  bind_gradients(c);
   graphs::bind_frame(c);
   graphs::bind_reading(c);
   graphs::bind_whole(c);

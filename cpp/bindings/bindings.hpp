@@ -3,6 +3,8 @@
 
 namespace kfusion {
 
+class GraphBuilder;
+
 void bind_errors(pybind11::module_& m);
 void bind_savings(pybind11::module_& m);
 void bind_copy(pybind11::module_& m);
@@ -10,6 +12,7 @@ void bind_device(pybind11::module_& m);
 void bind_device_array(pybind11::module_& m);
 void bind_runtime(pybind11::module_& m);
 void bind_graph(pybind11::module_& m);
+void bind_gradients(pybind11::class_<GraphBuilder>& c);
 void bind_reference(pybind11::module_& m);
 void bind_plan(pybind11::module_& m);
 void bind_executors(pybind11::module_& m);

@@ -95,11 +95,12 @@ class StepRequest {
 
   /// The group lowered, for a step that reads each element of a pointwise kernel before it writes it. Once a group.
   virtual Loops loops() = 0;
-  /// The group around a product lowered, where no_contraction() gives no reason against it. Once a group.
+  /// The group around a product lowered, where why_no_contraction() gives no reason against it. Once a group.
   virtual Contracted contraction(BatchAxes axes = BatchAxes::kOne) = 0;
-  /// The group around products beside one another lowered, where no_products_beside() gives no reason. Once a group.
+  /// The group around products beside one another lowered, where why_no_products_beside() gives no reason. Once a
+  /// group.
   virtual std::vector<Contracted> contractions() = 0;
-  /// The attention group lowered, where no_attention() gives no reason against it. Once a group.
+  /// The attention group lowered, where why_no_attention() gives no reason against it. Once a group.
   virtual Attended attention() = 0;
   /// What a node of the group reads, or stores. Throws ValueError for a float argument, whose value comes with a call.
   virtual Seen value(NodeId n) = 0;

@@ -63,7 +63,7 @@ std::map<NodeId, std::size_t> last_uses(const Plan& plan) {
 bool is_runs_own(const Graph& g, NodeId n) {
   if (g[n].op == Op::library_result) n = g[n].arguments[0];
   if (g[n].op != Op::library_call) return true;
-  return g.attributes<LibraryCallAttributes>(n).kernels_ns >= 0;  // a form
+  return g.attributes<LibraryCallAttributes>(n).kernels_ns >= 0;  // an alternative
 }
 
 class Placing {

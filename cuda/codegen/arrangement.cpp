@@ -55,8 +55,8 @@ bool lies_across(const Arrangement& a, const Operand& o) {
 bool is_crossed(const Arrangement& a, const Operand& o, int width, bool aligned) {
   const Extents &inner = a.inner_of(o), &outer = a.outer_of(o);
   const auto whole = [&](std::int64_t n) { return n % width == 0; };
-  return a.form == Form::kColumns && outer.back() == 1 && inner.back() != 0 && aligned && whole(a.outer.back()) &&
-         whole(a.inner.back()) && whole(o.offset) && std::ranges::all_of(inner, whole) &&
+  return a.traversal == Traversal::kColumns && outer.back() == 1 && inner.back() != 0 && aligned &&
+         whole(a.outer.back()) && whole(a.inner.back()) && whole(o.offset) && std::ranges::all_of(inner, whole) &&
          std::all_of(outer.begin(), outer.end() - 1, whole);
 }
 
@@ -85,7 +85,7 @@ void for_each_operand(const Kernel& k, const Do& with) {
 /// Whether an operand is not broadcast: as large as the matrix, but for what is reduced.
 bool is_large(const Arrangement& a, const Operand& o) {
   const auto broadcast = [](const Extents& strides) { return std::ranges::count(strides, 0) > 0; };
-  return !broadcast(a.inner_of(o)) && (!broadcast(a.outer_of(o)) || a.form == Form::kPointwise);
+  return !broadcast(a.inner_of(o)) && (!broadcast(a.outer_of(o)) || a.traversal == Traversal::kPointwise);
 }
 
 /// Elements in 16 bytes of the widest operand that varies along the lanes. Sums of columns count where elements are in
@@ -166,7 +166,7 @@ Arrangement framed(const Kernel& k, Arrangement a, bool aligned) {
 void choose_vectors(const Kernel& k, Arrangement& a, bool aligned, bool sums) {
   a.width = widest_vector(k, a, sums);
   address_all(k, a, aligned);
-  const bool may_frame = a.form == Form::kRows && a.inner.size() == 1 && k.parts() == 0;
+  const bool may_frame = a.traversal == Traversal::kRows && a.inner.size() == 1 && k.parts() == 0;
   if (a.width > 1 && may_frame && moved(k, a).one_by_one > 0) {
     Arrangement other = framed(k, a, aligned);
     if (other.framed() && moved(k, other).one_by_one < moved(k, a).one_by_one) a = std::move(other);
@@ -186,7 +186,7 @@ constexpr std::int64_t kMostSpanBytes = 48 << 10;
 
 /// Whether all that is large lies row behind row, from a multiple of 16 bytes on, and rows are short.
 bool are_spans(const Kernel& k, const Arrangement& a, bool aligned) {
-  if (!aligned || a.form != Form::kRows || a.inner.size() != 1 || a.outer.size() != 1) return false;
+  if (!aligned || a.traversal != Traversal::kRows || a.inner.size() != 1 || a.outer.size() != 1) return false;
   const std::int64_t cols = a.inner[0];
   bool dense = true;
   std::int64_t widest = 0, least = kVectorBytes, bytes = 0;
@@ -244,37 +244,38 @@ void stage_spans(const Kernel& k, Arrangement& a, bool aligned) {
 }
 
 /// Columns, unless what is read most is contiguous along the last reduced axis.
-Form form_of(const Kernel& k) {
-  if (k.kind == Pattern::kPointwise) return Form::kPointwise;
-  if (k.kept.empty() || k.kind != Pattern::kColumns) return Form::kRows;
-  if (std::ranges::count(k.steps, StepKind::kReduce, &Step::kind) == 0) return Form::kColumns;  // of with_axes()
+Traversal traversal_of(const Kernel& k) {
+  if (k.kind == Pattern::kPointwise) return Traversal::kPointwise;
+  if (k.kept.empty() || k.kind != Pattern::kColumns) return Traversal::kRows;
+  if (std::ranges::count(k.steps, StepKind::kReduce, &Step::kind) == 0) return Traversal::kColumns;  // of with_axes()
   std::int64_t along_rows = 0, along_columns = 0;
   for_each_operand(k, [&](const Operand& o) {
     const auto bytes = static_cast<std::int64_t>(item_bytes(o.dtype));
     if (o.reduced.back() == 1 && !all_zero(o.kept)) along_rows += bytes;
     if (o.kept.back() == 1 && !all_zero(o.reduced)) along_columns += bytes;
   });
-  return along_rows > along_columns ? Form::kRows : Form::kColumns;
+  return along_rows > along_columns ? Traversal::kRows : Traversal::kColumns;
 }
 
 /// Vectors of a table begin where those of rows do, whatever its position, and have no more bytes.
 Addressing table_addressing(const Arrangement& a, const Table& t, bool aligned) {
   if (a.width * static_cast<std::int64_t>(item_bytes(t.from.dtype)) > kVectorBytes) return Addressing::kElements;
-  if (a.width == 1 || a.framed() || a.spans || a.form == Form::kColumns || t.stride % a.width != 0)
+  if (a.width == 1 || a.framed() || a.spans || a.traversal == Traversal::kColumns || t.stride % a.width != 0)
     return Addressing::kElements;
   const Addressing addressing = addressing_of(a, t.from, a.width, aligned);
   return addressing == Addressing::kDense || addressing == Addressing::kVector ? addressing : Addressing::kElements;
 }
 
-Arrangement arrange_in(Form form, const Kernel& k, bool aligned, bool sums = true) {
+Arrangement arrange_in(Traversal traversal, const Kernel& k, bool aligned, bool sums = true) {
   Arrangement a;
-  a.form = form;
-  a.inner = a.form == Form::kRows ? k.reduced : k.kept;
-  a.outer = a.form == Form::kRows ? k.kept : a.form == Form::kColumns ? k.reduced : Extents{};
-  for_each_operand(k, [&](const Operand& o) { a.across |= form == Form::kColumns && lies_across(a, o); });
+  a.traversal = traversal;
+  a.inner = a.traversal == Traversal::kRows ? k.reduced : k.kept;
+  a.outer = a.traversal == Traversal::kRows ? k.kept : a.traversal == Traversal::kColumns ? k.reduced : Extents{};
+  for_each_operand(k, [&](const Operand& o) { a.across |= traversal == Traversal::kColumns && lies_across(a, o); });
   choose_vectors(k, a, aligned, sums);
   if (k.parts() == 0 && are_spans(k, a, aligned)) stage_spans(k, a, aligned);
-  const bool may_end_inside = a.inner.size() == 1 && a.form == Form::kPointwise;  // must not depend on a batch size
+  const bool may_end_inside =
+      a.inner.size() == 1 && a.traversal == Traversal::kPointwise;  // must not depend on a batch size
   a.whole = a.width == 1 || a.framed() || (!may_end_inside && a.inner.back() % a.width == 0);
   a.wide = product(a.inner) >= kMaxIndex;
   a.wide_outer = product(a.outer) >= kMaxIndex;
@@ -338,11 +339,12 @@ Kernel with_axes(Kernel k) {
 
 /// Columns also where rows would read or write something element by element that columns cross.
 Arrangement arrange(const Kernel& k, bool aligned, bool sums) {
-  const Form form = form_of(k);
-  Arrangement a = arrange_in(form, k, aligned, sums);
-  if (form != Form::kRows || k.kept.empty() || k.parts() > 0 || a.spans || (a.width > 1 && moved(k, a).one_by_one == 0))
+  const Traversal traversal = traversal_of(k);
+  Arrangement a = arrange_in(traversal, k, aligned, sums);
+  if (traversal != Traversal::kRows || k.kept.empty() || k.parts() > 0 || a.spans ||
+      (a.width > 1 && moved(k, a).one_by_one == 0))
     return a;
-  Arrangement columns = arrange_in(Form::kColumns, k, aligned);
+  Arrangement columns = arrange_in(Traversal::kColumns, k, aligned);
   return columns.crossed() && moved(k, columns).one_by_one == 0 ? columns : a;
 }
 

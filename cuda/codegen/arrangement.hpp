@@ -10,7 +10,7 @@
 namespace kfusion::codegen {
 
 /// Which axes lie along the lanes: `kept` where nothing is reduced or columns are, `reduced` for rows.
-enum class Form : std::uint8_t { kPointwise, kRows, kColumns };
+enum class Traversal : std::uint8_t { kPointwise, kRows, kColumns };
 
 /// Where the elements of a vector lie in an operand.
 enum class Addressing : std::uint8_t {
@@ -29,7 +29,7 @@ enum class Addressing : std::uint8_t {
 inline constexpr std::int64_t kLaneElements = 17;
 
 struct Arrangement {
-  Form form = Form::kPointwise;
+  Traversal traversal = Traversal::kPointwise;
   Extents inner, outer;                   ///< along the lanes; of the loop
   int width = 1;                          ///< elements of a vector
   bool whole = true;                      ///< vectors exist with all their elements or not at all
@@ -50,10 +50,10 @@ struct Arrangement {
   }
   /// Loads that lie in planes.
   std::int64_t planes() const { return std::ranges::count(loads, Addressing::kPlanes); }
-  const Extents& inner_of(const Operand& o) const { return form == Form::kRows ? o.reduced : o.kept; }
-  const Extents& outer_of(const Operand& o) const { return form == Form::kRows ? o.kept : o.reduced; }
+  const Extents& inner_of(const Operand& o) const { return traversal == Traversal::kRows ? o.reduced : o.kept; }
+  const Extents& outer_of(const Operand& o) const { return traversal == Traversal::kRows ? o.kept : o.reduced; }
   /// Does not vary along the reduced axes (of a pointwise kernel, everything varies).
-  bool per_row(const Operand& o) const { return form != Form::kPointwise && o.per_row(); }
+  bool per_row(const Operand& o) const { return traversal != Traversal::kPointwise && o.per_row(); }
 };
 
 /// Gives a kernel without an axis to run over one of extent 1. Turns a pointwise kernel that reads across into one of

@@ -65,7 +65,7 @@ std::string Printer::which_of_vector(int i) const {
 
 /// The place of lane j, without a division where the vector lies within the last axis.
 std::string Printer::lane_place() const {
-  const bool within = a_.form == Form::kPointwise && a_.inner.size() > 1 && a_.inner.back() % a_.width == 0;
+  const bool within = a_.traversal == Traversal::kPointwise && a_.inner.size() > 1 && a_.inner.back() % a_.width == 0;
   return within ? "lane_of(at, j)" : "place(at.first + j)";
 }
 

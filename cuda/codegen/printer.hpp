@@ -155,7 +155,7 @@ class Printer {
   const Operand& load(int i) const { return k_.loads[static_cast<std::size_t>(i)]; }
   /// Number of elements in a row; a compile-time constant for very short rows.
   std::string elements() const { return a_.spans ? std::to_string(a_.inner[0]) : "p.inner.size"; }
-  bool columns() const { return a_.form == Form::kColumns; }
+  bool columns() const { return a_.traversal == Traversal::kColumns; }
   std::string lane() const { return columns() ? "[j]" : ""; }
   std::string partial(int i) const { return (columns() ? "part.column[j]." : "part.") + names_[at(i)]; }
   std::string type_of(int i) const { return compute_type(step(i).dtype); }

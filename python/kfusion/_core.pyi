@@ -80,7 +80,7 @@ class Graph:
         number: SupportsIndex,
         flops: SupportsIndex = 0,
     ) -> list[int]: ...
-    def library_form(
+    def library_alternative(
         self,
         arguments: Sequence[SupportsIndex],
         result: SupportsIndex,

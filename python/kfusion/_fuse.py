@@ -7,7 +7,6 @@ import copy
 import functools
 import inspect
 import json
-import operator
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,15 +24,17 @@ from ._environment.calls import Alike
 from ._environment.equality import do_one_thing
 from ._environment.functional import Functional
 from ._environment.objects import TakenApart
-from ._environment.state import SetPlaces, Snapshot, cannot_set, watched
+from ._environment.state import SetTargets, Snapshot, cannot_set, watched
 from ._foreign import calls as foreign_calls
 from ._foreign import labelled
+from ._fused_method import FusedMethod
 from ._fused_module import fused_module
 from ._graph import heads
 from ._graph.appended import ReadsItems
-from ._graph.sizes import NotTheSame, RecordedGraph, Shape, sized
+from ._graph.sizes import RecordedGraph
 from ._graph.source import RandomDraw, SetsState
-from ._graph.structure import Slot, filler, holds_arrays, leaves, walk
+from ._graph.structure import holds_arrays, leaves, walk
+from ._graph.tape import NotTheSame, Shape
 from ._graph.tracer import Tracer
 from ._graph.values import Argument, Attempt, place_of
 from ._ops.operation import Eager
@@ -87,7 +88,7 @@ class FusedFunction(_core.FusedCallable):
         self._options = options
         self._is_each = each
         self._is_inner = isinstance(function, Functional) or "in_passes" in options  # of another fused function
-        self._places = SetPlaces()
+        self._targets = SetTargets()
         self._functionals: dict[bool, FusedFunction] = {}
 
     __wrapped__: Callable[..., Any]
@@ -137,7 +138,7 @@ class FusedFunction(_core.FusedCallable):
         an attribute whose name is put together.
         """
         self._clear()
-        self._places = SetPlaces()
+        self._targets = SetTargets()
         self._functionals.clear()
         for name in ("unfused", "_passes", "_labelled"):
             if name in self.__dict__:
@@ -145,7 +146,7 @@ class FusedFunction(_core.FusedCallable):
 
     def _differentiable(self, args: Any, kwargs: Any, out: Any, stream: Any) -> Any:
         """A call with tensors that require grad, or of a function that names some, for C++."""
-        if self._places.are_known:
+        if self._targets.are_known:
             return self._taken_apart(args, kwargs, out, stream)
         if "torch.distributed.tensor" in sys.modules and foreign_calls.libraries_of(args, kwargs):
             return foreign_calls.run(self, args, kwargs, out, stream)
@@ -176,9 +177,12 @@ class FusedFunction(_core.FusedCallable):
 
     def _planned(self, args: Any, kwargs: Any) -> Trace:
         """The trace of arrays as they lie, or of specs."""
-        if self._places.are_known:
+        if self._targets.are_known:
             with alone():
-                apart, functional = self._places.apart(self.__signature__, args, kwargs, whole=True), self._functional()
+                apart, functional = (
+                    self._targets.apart(self.__signature__, args, kwargs, whole=True),
+                    self._functional(),
+                )
             planned: Trace = functional._planned(apart.args, apart.kwargs)
             return planned
 
@@ -216,8 +220,8 @@ class FusedFunction(_core.FusedCallable):
         own = {name: value for name, value in (("out", out), ("stream", stream)) if value is not None}
         while True:
             with alone():
-                version, functional = self._places.version, self._functional(has_out=out is not None)
-                apart = self._places.apart(self.__signature__, args, kwargs)
+                version, functional = self._targets.version, self._functional(has_out=out is not None)
+                apart = self._targets.apart(self.__signature__, args, kwargs)
             if apart.is_traced:
                 return self.__wrapped__(*args, **kwargs)
             try:
@@ -225,11 +229,11 @@ class FusedFunction(_core.FusedCallable):
             except SetsState as found:
                 self._learn(found, args, version)
             except ReadsItems as found:
-                self._places.read(found.number)
+                self._targets.read(found.number)
             except Exception:
                 if not apart.hides_items:
                     raise
-                self._places.read()  # C code may have looked for them, as torch.stack does
+                self._targets.read()  # C code may have looked for them, as torch.stack does
             else:
                 with alone():
                     return apart.put_back(returned)
@@ -250,14 +254,14 @@ class FusedFunction(_core.FusedCallable):
         if self._is_each:
             raise cannot_set(name_of(self.__wrapped__), found.what)
         with alone():
-            self._places.learn(found, name_of(self.__wrapped__), args, version)
+            self._targets.learn(found, name_of(self.__wrapped__), args, version)
             self._functionals.clear()
             self._take_apart()
 
     def _functional(self, *, has_out: bool = False) -> FusedFunction:
         """The function of what its arguments and places hold that returns what it sets in them."""
         if has_out not in self._functionals:
-            made = self._places.functional(self.__wrapped__, name_of(self.__wrapped__), self.__signature__, has_out)
+            made = self._targets.functional(self.__wrapped__, name_of(self.__wrapped__), self.__signature__, has_out)
             self._functionals[has_out] = FusedFunction(made, self._options)
         return self._functionals[has_out]
 
@@ -359,8 +363,7 @@ class FusedFunction(_core.FusedCallable):
             with heads.of_options(self._options):
                 traced = trace_with(tracer, function, *given)
             snapshot.require_no_values(name)
-            fill_of = functools.partial(_fill, traced)
-            made = calls.prepared(who, tracer, self._guards(), _fill(traced), traced.written, fill_of)
+            made = calls.prepared(who, tracer, self._guards(), traced.filler(), traced.written, traced.filler)
             return made._replace(results=traced.results)
 
         return repeated(name, prepare, (self.__wrapped__, args, kwargs))
@@ -408,77 +411,6 @@ def _known(code: bytes, options: str) -> FusedFunction:
 def _from_code(code: bytes, options: dict[str, Any]) -> FusedFunction:
     """Gives one object for one code, so that many tasks trace once."""
     return _known(code, json.dumps(options))
-
-
-class FusedMethod:
-    """A fused function as a method of one instance, which goes before the arguments."""
-
-    def __init__(self, function: FusedFunction, instance: Any) -> None:
-        self.__func__ = function
-        self.__self__ = instance
-        self.__doc__ = function.__doc__
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__func__(self.__self__, *args, **kwargs)
-
-    @property
-    def unfused(self) -> FusedMethod:
-        """`FusedFunction.unfused`."""
-        return FusedMethod(self.__func__.unfused, self.__self__)
-
-    def plan(self, *args: Any, **kwargs: Any) -> Plan:
-        """`FusedFunction.plan`."""
-        return self.__func__.plan(self.__self__, *args, **kwargs)
-
-    def source(self, *args: Any, **kwargs: Any) -> str:
-        """`FusedFunction.source`."""
-        return self.__func__.source(self.__self__, *args, **kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("__func__", "__deepcopy__"):  # not set yet; the method is copied, not its function
-            raise AttributeError(name)
-        value = getattr(self.__func__, name)
-        return _without_first(value) if name == "__signature__" else value
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, FusedMethod):
-            return NotImplemented
-        return self.__self__ is other.__self__ and self.__func__ is other.__func__
-
-    def __hash__(self) -> int:
-        return hash((id(self.__self__), self.__func__))
-
-    def __reduce__(self) -> Any:
-        return FusedMethod, (self.__func__, self.__self__)
-
-    def __repr__(self) -> str:
-        return f"<bound {self.__func__!r} of {self.__self__!r}>"
-
-
-def _without_first(signature: inspect.Signature) -> inspect.Signature:
-    """The signature of a bound method: the instance is given (by a name of its own, or as the first of *args)."""
-    first, *rest = signature.parameters.values()
-    return signature if first.kind is first.VAR_POSITIONAL else signature.replace(parameters=rest)
-
-
-def _fill(traced: Trace, registers: Sequence[Any] = ()) -> Callable[[list[Any]], Any] | None:
-    """From the list of outputs to what the function returns; None for a single output. `registers` are the values of
-    sizes in the results.
-    """
-    results = sized(traced.results, registers) if registers else traced.results
-    if results is None:
-        return _nothing
-    listed = results if type(results) in (tuple, list) else [results]
-    if any(isinstance(r, Slot) and r.convert is not None for r in listed):
-        return filler(results)
-    if isinstance(results, Slot):
-        return operator.itemgetter(results.index) if traced.written else None
-    is_flat = type(results) in (tuple, list) and all(isinstance(r, Slot) for r in results)
-    return type(results) if is_flat and not traced.written else filler(results)
-
-
-def _nothing(outputs: list[Any]) -> None:
-    """What a function returns that only writes into its arguments."""
 
 
 @overload

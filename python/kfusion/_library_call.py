@@ -17,7 +17,7 @@ _WHO = "kfusion.call"
 
 
 def call(function: Callable[..., Any], *arrays: Any, result: Any) -> Any:
-    """Calls a function that a graph has no form for, in a traced function as a kernel of its own.
+    """Calls a function that a graph has no ops for, in a traced function as a kernel of its own.
 
         call(f, x, y, result=spec) = f(x, y)
 

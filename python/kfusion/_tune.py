@@ -13,7 +13,8 @@ from . import _arrays, _core, _schema, _tables, _times, _timing
 from ._devices import running
 from ._devices.device import Device
 from ._environment import calls
-from ._fuse import FusedFunction, FusedMethod, fuse
+from ._fuse import FusedFunction, fuse
+from ._fused_method import FusedMethod
 from ._graph.values import place_of
 
 _LEAST_SAMPLES, _MOST_SAMPLES = 5, 40

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 import kfusion as kf
 from kfusion import _core
 from kinds import DTYPES
-from programs.drawing import Profile, draw_program, many
+from programs.drawing import draw_program
+from programs.profiles import Profile, many
 from programs.values import Value
 
 BASES = [(3, 5), (1, 5), (7, 11), (0, 5)]

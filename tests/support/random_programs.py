@@ -33,7 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.runs import facts as run_facts
 from programs import apart
 from programs.checks import RUNNERS, Runner, TextRunner, error_of, threads
-from programs.drawing import CALL_PROFILES, GRAD_PROFILES, OWN_PROFILES, PROFILES, Profile, Seeded, draw_program
+from programs.drawing import Seeded, draw_program
+from programs.profiles import CALL_PROFILES, GRAD_PROFILES, OWN_PROFILES, PROFILES, Profile
 from programs.program import Program
 
 CHUNK = {"cpu": 100, "text": 20, "gpu": 5, "grad": 50, "calls": 50, "own": 50}
@@ -117,8 +118,8 @@ def smaller(p: Program) -> Iterator[Program]:
             outputs = list(dict.fromkeys(instead.get(o, o) for o in p.outputs))
             if all(o >= n for o in outputs):
                 yield replace(p, steps=steps, outputs=outputs)
-    if p.form is not None:
-        yield from (replace(p, form=form) for form in p.form.smaller())
+    if p.interface is not None:
+        yield from (replace(p, interface=interface) for interface in p.interface.smaller())
     if any(not x.flags.c_contiguous for x in p.inputs):
         yield replace(p, inputs=[x.copy("C") for x in p.inputs])
 

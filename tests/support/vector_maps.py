@@ -21,7 +21,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return np.where(x >= 0, 1, e) / (1 + e)
 
 
-# Functions that have quick forms for bfloat16 with AVX-512.
+# Functions that have quick versions for bfloat16 with AVX-512.
 QUICK = {"exp", "exp2", "sigmoid"}
 
 # Functions of a wider type than what is tested, as exact as that is.

@@ -112,8 +112,8 @@ class Products final : public Backend {
     if (is_better_alone(k)) return "computes nothing that is a product alone";
     if (!is_of_one_type(k)) return "computes products of floats of one type";
     if (const auto why = k.pattern == Pattern::kAttention
-                             ? no_attention(k)
-                             : no_contraction(k, {.positions = true, .batches = BatchAxes::kAny}))
+                             ? why_no_attention(k)
+                             : why_no_contraction(k, {.positions = true, .batches = BatchAxes::kAny}))
       return why;
     if (has_product_without_elements(k)) return "computes no product without elements";
     if (!cpu::Blas::loaded()) return "finds no OpenBLAS in this process";
@@ -123,8 +123,8 @@ class Products final : public Backend {
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
     Price p = roofline;
     if (group.pattern == Pattern::kAttention) {
-      const bool has_library_form = !plan.graph.forms.empty();
-      if (const auto us = attention_us(candidate_of(plan, group), roofline, device, has_library_form))
+      const bool has_library_alternative = !plan.graph.alternatives.empty();
+      if (const auto us = attention_us(candidate_of(plan, group), roofline, device, has_library_alternative))
         p.compute_us = *us;
     } else if (const auto c = products_of(candidate_of(plan, group), BatchAxes::kAny)) {
       // Threads that each have blocks of their own wait for each other once: 4096 x 1024 by 1024 x 4096 takes two of
@@ -164,13 +164,13 @@ class Products final : public Backend {
   /// products. Where a mask is made of positions a function of the library's may know it, and leave half of the scores
   /// out: torch's takes 0.24 to 0.7 of our time for 128 to 2048 queries.
   static std::optional<double> attention_us(const Candidate& k, const Price& roofline, const Device& device,
-                                            bool has_library_form) {
+                                            bool has_library_alternative) {
     constexpr double kLibraryFactor = 0.92, kPositionsFactor = 2.5;
     const auto a = attention_of(k);
     const auto is_position = [&](const Access& read) { return is_of_positions(k.graph, read.base); };
     const auto knows_positions = [&](NodeId n) { return std::ranges::any_of(k.folded.work[at(n)].reads, is_position); };
     const bool has_positions = std::ranges::any_of(k.nodes, knows_positions);
-    if (!a || (has_positions && !has_library_form)) return std::nullopt;
+    if (!a || (has_positions && !has_library_alternative)) return std::nullopt;
     const DType type = cpu::held(a->scores.products[0].dtype);
     const double scores = static_cast<double>(a->scores.batches) * static_cast<double>(a->scores.rows * a->scores.cols);
     return (has_positions ? kPositionsFactor : kLibraryFactor) * (a->scores.flops() + a->output.flops()) /

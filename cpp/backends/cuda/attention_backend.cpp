@@ -98,7 +98,7 @@ class AttentionBackend final : public Backend {
   std::string_view name() const override { return "tensor_core_attention"; }
   bool has(Pattern p, const Device& d) const override { return d.compute_capability == 90 && p == Pattern::kAttention; }
   std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
-    return codegen::no_attention_kernel(k);
+    return codegen::why_no_attention_kernel(k);
   }
 
   /// The price follows the measured rate of a multiprocessor that multiplies (b4 h16 s4096, H100): 0.55 of the peak for

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "backends/cuda/blas_form.hpp"
+#include "backends/cuda/blas_call.hpp"
 #include "host/cublaslt.hpp"
 #include "kfusion/plan/prices/price.hpp"
 #include "runtime/backend.hpp"
@@ -11,11 +11,11 @@
 namespace kfusion {
 namespace {
 
-BlasForm form_of(const Plan& plan, const Group& group) {
+BlasCall call_of(const Plan& plan, const Group& group) {
   std::string why;
-  auto form = blas_form(candidate_of(plan, group), why);
-  if (!form) throw std::logic_error("kfusion: cublaslt was to compute what it refuses: it " + why);
-  return std::move(*form);
+  auto call = blas_call(candidate_of(plan, group), why);
+  if (!call) throw std::logic_error("kfusion: cublaslt was to compute what it refuses: it " + why);
+  return std::move(*call);
 }
 
 std::int64_t bytes_of(std::int64_t elements, DType dtype) {
@@ -32,7 +32,7 @@ struct Placed {
 
 class LtStep final : public ExecutableStep {
  public:
-  LtStep(const BlasForm& form, const Contracted& c, int device) : kernel_(described(form, c), device) {}
+  LtStep(const BlasCall& call, const Contracted& c, int device) : kernel_(described(call, c), device) {}
 
   std::size_t workspace_bytes() const override { return kernel_.workspace_bytes(); }
 
@@ -41,7 +41,7 @@ class LtStep final : public ExecutableStep {
   }
 
  private:
-  cuda::LtProduct described(const BlasForm& form, const Contracted& c) {
+  cuda::LtProduct described(const BlasCall& call, const Contracted& c) {
     const Contraction& all = c.contraction;
     const Product& product = all.products.at(0);
     cuda::LtProduct p;
@@ -49,17 +49,17 @@ class LtStep final : public ExecutableStep {
     left_ = place(c.left.at(0), product.left.offset, p.dtype),
     right_ = place(c.right.at(0), product.right.offset, p.dtype);
     p.left = factor(product.left, all.rows, all.depth), p.right = factor(product.right, all.cols, all.depth);
-    if (form.bias) p.has_bias = true, bias_ = place(slot_of(*form.bias, c), form.bias->offset, p.dtype);
-    if (form.added) {
-      p.adds = true, added_ = place(slot_of(*form.added, c), form.added->offset, p.dtype);
-      p.added = matrix(form.added->strides, all);
+    if (call.bias) p.has_bias = true, bias_ = place(slot_of(*call.bias, c), call.bias->offset, p.dtype);
+    if (call.added) {
+      p.adds = true, added_ = place(slot_of(*call.added, c), call.added->offset, p.dtype);
+      p.added = matrix(call.added->strides, all);
     }
     const Operand& to = all.epilogue.stores.at(0).to;
     if (all.cols > 1 && to.kept[2] != 1) throw std::logic_error("kfusion: cublaslt stores rows of neighbours");
     result_ = place(c.stores.at(0), to.offset, p.dtype);
     p.result = matrix(to.kept, all);
-    p.activation = form.activation == BlasActivation::kRelu   ? cuda::LtActivation::kRelu
-                   : form.activation == BlasActivation::kGelu ? cuda::LtActivation::kGelu
+    p.activation = call.activation == BlasActivation::kRelu   ? cuda::LtActivation::kRelu
+                   : call.activation == BlasActivation::kGelu ? cuda::LtActivation::kGelu
                                                               : cuda::LtActivation::kNone;
     return p;
   }
@@ -96,10 +96,10 @@ class CublasLt final : public Backend {
   /// Where there is a GPU, plans are to run here.
   std::optional<std::string> refusal(const Candidate& k, const Device&) const override {
     std::string why;
-    const auto form = blas_form(k, why);
-    if (!form) return why;
+    const auto call = blas_call(k, why);
+    if (!call) return why;
     for (const NodeId n : k.stores)
-      if (const Access& to = k.folded.value[at(n)]; !stores_rows(to, form->products))
+      if (const Access& to = k.folded.value[at(n)]; !stores_rows(to, call->products))
         return "stores rows of neighbours, from multiples of 16 bytes on";
     if (cuda::device_count() > 0 && !cuda::has_cublaslt())
       return "finds no library cublasLt (pip install nvidia-cublas)";
@@ -107,15 +107,15 @@ class CublasLt final : public Backend {
   }
 
   Price price(const Plan& plan, const Group& group, const Price& roofline, const Device& device) const override {
-    const BlasForm form = form_of(plan, group);
-    const Contraction& c = form.products;
+    const BlasCall call = call_of(plan, group);
+    const Contraction& c = call.products;
     const double us = static_cast<double>(c.batches) * 2e6 * static_cast<double>(c.rows) * static_cast<double>(c.cols) *
                       static_cast<double>(c.depth) / peak_flops(device, c.products[0].dtype, true);
     Price p = roofline;
     p.launch_us = device.launch_us;
     p.compute_us = us;
     p = product_price(p, device);
-    if (form.activation == BlasActivation::kGelu) p.compute_us *= kGelu;
+    if (call.activation == BlasActivation::kGelu) p.compute_us *= kGelu;
     if (device.compute_capability == 90)
       p.compute_us *= kBesideOurs, p.launch_us *= kBesideOurs, p.memory_us *= kBesideOurs;
     settle(p);
@@ -123,12 +123,12 @@ class CublasLt final : public Backend {
   }
 
   std::string how(const Plan& plan, const Group& group, const Device&) const override {
-    const BlasForm form = form_of(plan, group);
-    std::string parts = form.bias ? "a bias" : "";
+    const BlasCall call = call_of(plan, group);
+    std::string parts = call.bias ? "a bias" : "";
     const auto add = [&](const char* part) { parts += (parts.empty() ? "" : ", ") + std::string(part); };
-    if (form.added) add("a matrix that is added");
-    if (form.activation == BlasActivation::kRelu) add("relu");
-    if (form.activation == BlasActivation::kGelu) add("gelu by tanh");
+    if (call.added) add("a matrix that is added");
+    if (call.activation == BlasActivation::kRelu) add("relu");
+    if (call.activation == BlasActivation::kGelu) add("gelu by tanh");
     return parts.empty() ? "" : "epilogue of the library: " + parts;
   }
 
@@ -136,9 +136,9 @@ class CublasLt final : public Backend {
     if (!request.aligned())  // what the library then takes is slow, or fails when it runs (13.0)
       throw NoSuchKernel("kfusion: cuBLASLt is given no arrays at odd addresses", "cublaslt");
     std::string why;
-    const auto form = blas_form(candidate_of(request.plan(), request.group()), why);
-    if (!form) throw NoSuchKernel("kfusion: cublaslt " + why, "cublaslt");  // of what lies otherwise than was planned
-    return std::make_unique<LtStep>(*form, request.contraction(), request.place().index);
+    const auto call = blas_call(candidate_of(request.plan(), request.group()), why);
+    if (!call) throw NoSuchKernel("kfusion: cublaslt " + why, "cublaslt");  // of what lies otherwise than was planned
+    return std::make_unique<LtStep>(*call, request.contraction(), request.place().index);
   }
 
  private:

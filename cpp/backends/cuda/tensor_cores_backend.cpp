@@ -97,7 +97,7 @@ class TensorCores final : public Backend {
     return d.compute_capability == 90 && (p == Pattern::kMatmul || p == Pattern::kContractionReduction);
   }
   std::optional<std::string> refusal(const Candidate& k, const Device& device) const override {
-    if (auto why = codegen::no_tensor_core_kernel(k)) return why;
+    if (auto why = codegen::why_no_tensor_core_kernel(k)) return why;
     const std::vector<Contraction> all = products_beside(k);
     if (all.size() > 1 && us_of(all, device) >= us_apart(all, device))
       return "computes these products in less time one after the other";

@@ -103,7 +103,7 @@ struct StepText {
     const std::string i = text.name(), next = text.name();
     text.line("br label %head");
     text.label("head");
-    const std::size_t phi = text.place();
+    const std::size_t phi = text.reserve();
     const std::string more = text.emit("icmp slt i64 " + i + ", %registers");
     text.line("br i1 " + more + ", label %body, label %end");
     text.label("body");

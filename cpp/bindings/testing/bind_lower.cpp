@@ -153,8 +153,8 @@ py::dict to_dict(const Contraction& c, const Graph& g) {
 /// Whether a group is a Contraction to an executor that can do everything.
 bool is_contraction(const Plan& plan, const Group& group) {
   const bool multiplies = group.pattern == Pattern::kMatmul || group.pattern == Pattern::kContractionReduction;
-  return multiplies && !no_contraction(candidate_of(plan, group),
-                                       {.tables = true, .variances = true, .positions = true, .lost_picks = true});
+  return multiplies && !why_no_contraction(candidate_of(plan, group),
+                                           {.tables = true, .variances = true, .positions = true, .lost_picks = true});
 }
 
 /// Products beside one another, as kernels of their own.
@@ -204,7 +204,7 @@ py::dict lowered(const GraphBuilder& builder, const py::dict& device, bool fuse,
       kernel = to_dict(lowering.kernel(index), plan.graph);
     else if (possible && is_contraction(plan, group))
       kernel = to_dict(lowering.contraction(index), plan.graph);
-    else if (group.pattern == Pattern::kAttention && !no_attention(candidate_of(plan, group)))
+    else if (group.pattern == Pattern::kAttention && !why_no_attention(candidate_of(plan, group)))
       kernel["scores"] = to_dict(lowering.attention(index).scores, plan.graph);
     kernel["nodes"] = group.nodes;
     kernel["stored"] = group.stores;

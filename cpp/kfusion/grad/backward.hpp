@@ -42,7 +42,6 @@ class Backward {
   void leave_stage();
 
   void visit(NodeId id, NodeId g);
-  void by_table(NodeId id, NodeId g);
   void of_map(NodeId id, NodeId g);
   void of_reduction(NodeId id, NodeId g);
   void of_view(NodeId id, NodeId g);
@@ -52,10 +51,10 @@ class Backward {
   void of_gather(NodeId id, NodeId g);
   void of_library_call(NodeId id);
   void of_attention(NodeId id);
-  void of_form(const LibraryForm& form, NodeId g);
+  void of_alternative(const LibraryAlternative& alternative, NodeId g);
   void by_rule(GraphBuilder::GradientRule rule);
   void by_cotangents(const GraphBuilder::GradientRule& rule, const NodeIds& given);
-  std::optional<LibraryForm> form_of(NodeId result) const;
+  std::optional<LibraryAlternative> alternative_of(NodeId result) const;
   void call_library(const Node& n, LibraryAdjoint adjoint, NodeIds arguments, std::string function, std::int64_t flops,
                     const AxisList& order = {});
 

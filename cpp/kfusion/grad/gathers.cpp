@@ -87,25 +87,26 @@ void Backward::of_attention(NodeId id) {
   call_library(n, {"attention", {number}, {}, {}}, std::move(arguments), "torch.attention_backward", 0, {0, 2, 1, 3});
 }
 
-/// The form whose gradient computes its inside again, and stores none of it.
-std::optional<LibraryForm> Backward::form_of(NodeId result) const {
+/// The alternative whose gradient computes its inside again, and stores none of it.
+std::optional<LibraryAlternative> Backward::alternative_of(NodeId result) const {
   const Graph& g = b_.graph();
   if (g[result].library != Library::kTorch) return std::nullopt;
-  for (const LibraryForm& form : g.forms)
-    if (form.result == result && is_large_inside(g, form)) return form;
+  for (const LibraryAlternative& alternative : g.alternatives)
+    if (alternative.result == result && is_large_inside(g, alternative)) return alternative;
   return std::nullopt;
 }
 
 /// Gradients lie in memory in the order of the result, as arguments usually do, so that no copy turns them.
-void Backward::of_form(const LibraryForm& form, NodeId g) {
-  Node n = node(form.result);
-  n.arguments = form.arguments;
-  LibraryAdjoint adjoint{"library_call", {form.call.number}, {0}, {}};
-  if (!form.order.empty()) g = b_.transpose(g, form.order);
-  for (const int axis : form.order) adjoint.numbers.push_back(axis);
-  NodeIds arguments = form.arguments;
+void Backward::of_alternative(const LibraryAlternative& alternative, NodeId g) {
+  Node n = node(alternative.result);
+  n.arguments = alternative.arguments;
+  LibraryAdjoint adjoint{"library_call", {alternative.call.number}, {0}, {}};
+  if (!alternative.order.empty()) g = b_.transpose(g, alternative.order);
+  for (const int axis : alternative.order) adjoint.numbers.push_back(axis);
+  NodeIds arguments = alternative.arguments;
   arguments.push_back(g);
-  call_library(n, std::move(adjoint), std::move(arguments), form.call.function + "_backward", 0, form.order);
+  call_library(n, std::move(adjoint), std::move(arguments), alternative.call.function + "_backward", 0,
+               alternative.order);
 }
 
 /// Adds the gradients of nodes that have a rule of their own: known beforehand, or another function's.

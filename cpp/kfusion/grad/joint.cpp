@@ -24,8 +24,8 @@ MinCut::Capacity other_cost(double bytes, double dearness) {
   return std::isinf(bytes) ? Joint::kHuge : capacity(bytes / dearness);
 }
 
-bool is_within(const LibraryForm& form, const Node& n) {
-  return n.stage >= form.first_stage && n.stage < form.end_stage;
+bool is_within(const LibraryAlternative& alternative, const Node& n) {
+  return n.stage >= alternative.first_stage && n.stage < alternative.end_stage;
 }
 
 double product_seconds(const Graph& g, const Node& n, const Device& device) {
@@ -35,9 +35,10 @@ double product_seconds(const Graph& g, const Node& n, const Device& device) {
 }
 
 /// A deep product with what follows it, such as a bias.
-bool has_product_like_result(const Graph& g, const LibraryForm& form, const Device& device) {
+bool has_product_like_result(const Graph& g, const LibraryAlternative& alternative, const Device& device) {
   return std::ranges::any_of(g.nodes, [&](const Node& n) {
-    return kind(n.op) == OpKind::kContraction && is_within(form, n) && n.nbytes() == g[form.result].nbytes() &&
+    return kind(n.op) == OpKind::kContraction && is_within(alternative, n) &&
+           n.nbytes() == g[alternative.result].nbytes() &&
            product_seconds(g, n, device) > 2 * static_cast<double>(n.nbytes()) / device.bandwidth;
   });
 }
@@ -57,11 +58,11 @@ std::vector<bool> compared(const Graph& g, NodeId forward_end) {
 
 }  // namespace
 
-bool is_large_inside(const Graph& g, const LibraryForm& form) {
-  std::int64_t outside = g[form.result].size(), largest = 0;
-  for (const NodeId a : form.arguments) outside += g[a].size();
-  for (NodeId id = 0; id < form.result; ++id)
-    if (is_within(form, g[id])) largest = std::max(largest, g[id].size());
+bool is_large_inside(const Graph& g, const LibraryAlternative& alternative) {
+  std::int64_t outside = g[alternative.result].size(), largest = 0;
+  for (const NodeId a : alternative.arguments) outside += g[a].size();
+  for (NodeId id = 0; id < alternative.result; ++id)
+    if (is_within(alternative, g[id])) largest = std::max(largest, g[id].size());
   return largest > outside;
 }
 
@@ -118,10 +119,10 @@ void Joint::find_read(const std::vector<bool>& is_late, const NodeIds& gradients
 /// Hides what is inside a function of the library: its result is kept and nothing else.
 void Joint::hide_insides(const Device& device) {
   is_hidden_.resize(g_.nodes.size());
-  for (const LibraryForm& form : g_.forms) {
-    if (!is_large_inside(g_, form) && !has_product_like_result(g_, form, device)) continue;
+  for (const LibraryAlternative& alternative : g_.alternatives) {
+    if (!is_large_inside(g_, alternative) && !has_product_like_result(g_, alternative, device)) continue;
     for (NodeId id = 0; id < forward_end_; ++id)
-      if (id != form.result && is_within(form, g_[id])) is_hidden_[at(id)] = true;
+      if (id != alternative.result && is_within(alternative, g_[id])) is_hidden_[at(id)] = true;
   }
 }
 

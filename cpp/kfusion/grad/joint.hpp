@@ -94,6 +94,6 @@ class Joint {
 
 /// torch's function for what several nodes compute, where these make more than it reads and gives: the scores of
 /// attention. Nothing of any other.
-bool is_large_inside(const Graph& g, const LibraryForm& form);
+bool is_large_inside(const Graph& g, const LibraryAlternative& alternative);
 
 }  // namespace kfusion::grad

@@ -88,8 +88,8 @@ void Backward::run() {
       if (g) of_results_[id][0] = *g;
       of_library_call(id);
     } else if (g) {
-      const auto form = form_of(id);
-      form ? of_form(*form, *g) : visit(id, *g);
+      const auto alternative = alternative_of(id);
+      alternative ? of_alternative(*alternative, *g) : visit(id, *g);
     }
   }
   leave_stage();

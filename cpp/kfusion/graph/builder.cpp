@@ -412,19 +412,19 @@ NodeId GraphBuilder::concatenate(NodeIds parts, int axis) {
   return add(std::move(n));
 }
 
-void GraphBuilder::library_form(LibraryCallAttributes call, NodeIds arguments, NodeId result, StageId first_stage,
-                                AxisList order) {
-  require_text("library_form: function", call.function);
+void GraphBuilder::library_alternative(LibraryCallAttributes call, NodeIds arguments, NodeId result,
+                                       StageId first_stage, AxisList order) {
+  require_text("library_alternative: function", call.function);
   if (!order.empty() &&
       !std::ranges::is_permutation(order, std::views::iota(0, static_cast<int>(graph_[result].shape.size()))))
-    throw ValueError("library_form: order must name each axis of the result once");
+    throw ValueError("library_alternative: order must name each axis of the result once");
   const auto end = static_cast<StageId>(graph_.stages.size());
   if (argument(Op::library_call, result).stage < first_stage || first_stage < 0 || first_stage >= end)
-    throw ValueError("library_form: the result must be in a stage from the first one on");
+    throw ValueError("library_alternative: the result must be in a stage from the first one on");
   for (const NodeId a : arguments)
-    if (a < 0 || a >= result) throw ValueError("library_form: arguments must come before the result");
-  if (arguments.empty()) throw ValueError("library_form: must have arguments");
-  graph_.forms.push_back({std::move(call), std::move(arguments), result, first_stage, end, std::move(order)});
+    if (a < 0 || a >= result) throw ValueError("library_alternative: arguments must come before the result");
+  if (arguments.empty()) throw ValueError("library_alternative: must have arguments");
+  graph_.alternatives.push_back({std::move(call), std::move(arguments), result, first_stage, end, std::move(order)});
 }
 
 void GraphBuilder::replace(const NodeIds& nodes, const NodeIds& by) {
@@ -442,8 +442,9 @@ void GraphBuilder::replace(const NodeIds& nodes, const NodeIds& by) {
   };
   for (Node& n : graph_.nodes)
     if (n.op != Op::library_result) move(n.arguments);  // which is the call's, whatever stands for its first result
-  for (LibraryForm& form : graph_.forms) move(form.arguments);
-  std::erase_if(graph_.forms, [&](const LibraryForm& form) { return instead[at(form.result)] >= 0; });
+  for (LibraryAlternative& alternative : graph_.alternatives) move(alternative.arguments);
+  std::erase_if(graph_.alternatives,
+                [&](const LibraryAlternative& alternative) { return instead[at(alternative.result)] >= 0; });
 }
 
 void GraphBuilder::donate(NodeId input) {

@@ -72,11 +72,11 @@ class GraphBuilder {
 
   /// Says that `call` computes `result`, too, whose nodes stand in the stages from `first_stage` on. It gives the axes
   /// in that `order`, where there is one.
-  void library_form(LibraryCallAttributes call, NodeIds arguments, NodeId result, StageId first_stage,
-                    AxisList order = {});
+  void library_alternative(LibraryCallAttributes call, NodeIds arguments, NodeId result, StageId first_stage,
+                           AxisList order = {});
 
   /// Nodes read what stands at the same place in `by`, where they have read one of `nodes`. Those come before all
-  /// readers; forms whose result is replaced go.
+  /// readers; alternatives whose result is replaced go.
   void replace(const NodeIds& nodes, const NodeIds& by);
 
   /// Says of an input that nobody reads it after a run, which may use its memory.

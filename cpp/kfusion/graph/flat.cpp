@@ -41,7 +41,7 @@ std::optional<Graph> flattened(const Graph& g, std::int64_t elements) {
   const bool is_empty = product(shape) == 0;
   if (!is_dense(shape, strides)) return std::nullopt;
   Graph flat = g;
-  flat.forms.clear();
+  flat.alternatives.clear();
   std::vector<bool> varies(g.nodes.size());
   std::vector<NodeId> same(g.nodes.size());  // what a view of a whole array is the same as
   for (std::size_t i = 0; i < g.nodes.size(); ++i) {

@@ -146,27 +146,27 @@ struct Output {
 };
 
 /// A function of the library for what several nodes compute: it may be one kernel where they are several.
-struct LibraryForm {
+struct LibraryAlternative {
   LibraryCallAttributes call;
   NodeIds arguments;
   NodeId result = 0;
   StageId first_stage = 0, end_stage = 0;  ///< of the nodes between
   AxisList order;                          ///< of the result's axes in memory, as the call gives it; empty: C order
-  bool operator==(const LibraryForm&) const = default;
+  bool operator==(const LibraryAlternative&) const = default;
 };
 
 struct Graph {
   std::vector<Node> nodes;
   std::vector<Stage> stages;
   std::vector<Output> outputs;
-  std::vector<LibraryForm> forms;  ///< of a graph as it was traced only; not written to JSON
+  std::vector<LibraryAlternative> alternatives;  ///< of a graph as it was traced only; not written to JSON
 
   const Node& operator[](NodeId id) const { return nodes[static_cast<std::size_t>(id)]; }
   template <class T>
   const T& attributes(NodeId id) const {
     return std::get<T>((*this)[id].attributes);
   }
-  /// Compares all but the forms. Stages are compared by name: their sources may differ.
+  /// Compares all but the alternatives. Stages are compared by name: their sources may differ.
   bool operator==(const Graph& other) const;
 };
 

@@ -90,7 +90,7 @@ std::optional<TwoProducts> two_products(const Candidate& k, std::string& why) {
   const Candidate scores{k.graph, k.folded, Pattern::kContractionReduction, h->scores, statistics};
   const Candidate output{k.graph, k.folded, Pattern::kMatmul, h->output, k.stores};
   for (const Candidate& half : {scores, output})
-    if (auto reason = no_contraction(half, {.batches = BatchAxes::kLeading})) return no(std::move(*reason));
+    if (auto reason = why_no_contraction(half, {.batches = BatchAxes::kLeading})) return no(std::move(*reason));
   const auto first = products_of(scores, BatchAxes::kLeading), second = products_of(output, BatchAxes::kLeading);
   if (first->reduces != Reduces::kCols || first->products.size() != 1 || second->products.size() != 1)
     return no("takes one product of queries and keys, and one of its weights and values");
@@ -103,7 +103,7 @@ std::optional<TwoProducts> two_products(const Candidate& k, std::string& why) {
 
 }  // namespace
 
-std::optional<std::string> no_attention(const Candidate& k) {
+std::optional<std::string> why_no_attention(const Candidate& k) {
   std::string why;
   return two_products(k, why) ? std::nullopt : std::optional(why);
 }

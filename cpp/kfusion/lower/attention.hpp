@@ -18,7 +18,7 @@ struct Attention {
 };
 
 /// Why a kernel of Pattern::kAttention is none that is lowered so, as a clause about an executor; nothing where it is.
-std::optional<std::string> no_attention(const Candidate& kernel);
+std::optional<std::string> why_no_attention(const Candidate& kernel);
 
 /// Both contractions without their epilogues, of a kernel that is lowered so.
 std::optional<Attention> attention_of(const Candidate& kernel);

@@ -23,8 +23,8 @@ bool reads_elements(const Candidate& k, const Contraction& c) {
   });
 }
 
-std::optional<std::string> no_single_product(const Candidate& k) {
-  if (auto why = no_contraction(k)) return why;
+std::optional<std::string> why_no_single_product(const Candidate& k) {
+  if (auto why = why_no_contraction(k)) return why;
   const Contraction c = *products_of(k);
   if (c.products.size() != 1) return "computes single products beside one another, no gates";
   if (c.reduces != Reduces::kNothing || c.batches != 1)
@@ -60,9 +60,9 @@ std::vector<Chain> chains_of(const Candidate& k) {
   return chains;
 }
 
-std::optional<std::string> no_products_beside(const Candidate& k, const std::vector<Chain>& chains) {
+std::optional<std::string> why_no_products_beside(const Candidate& k, const std::vector<Chain>& chains) {
   for (const Chain& chain : chains)
-    if (auto why = no_single_product(chain.of(k))) return why;
+    if (auto why = why_no_single_product(chain.of(k))) return why;
   const std::int64_t depth = depth_of(k, chains[0]);
   const bool alike = std::ranges::all_of(chains, [&](const Chain& chain) { return depth_of(k, chain) == depth; });
   return alike ? std::nullopt : std::optional<std::string>("computes products of one depth only");
@@ -75,7 +75,7 @@ std::vector<Contraction> products_beside(const Candidate& k) {
     if (auto c = products_of(k)) all.push_back(std::move(*c));
     return all;
   }
-  if (no_products_beside(k, chains)) return all;
+  if (why_no_products_beside(k, chains)) return all;
   for (const Chain& chain : chains) all.push_back(*products_of(chain.of(k)));
   return all;
 }
@@ -98,7 +98,7 @@ std::vector<Contraction> Lowering::contractions(int group_index) const {
   const Candidate kernel = candidate_of(plan_, group);
   const std::vector<Chain> chains = chains_of(kernel);
   if (chains.size() == 1) return {contraction(group_index)};
-  if (const auto why = no_products_beside(kernel, chains))
+  if (const auto why = why_no_products_beside(kernel, chains))
     throw std::logic_error("kfusion: a kernel is no products beside one another: " + *why);
   std::vector<Contraction> all;
   for (const Chain& chain : chains) all.push_back(contraction(part_of(group, chain.nodes, chain.stores), {}));

@@ -22,7 +22,7 @@ std::vector<Chain> chains_of(const Candidate& kernel);
 
 /// Why the chains of a kernel are no products beside one another, as a clause about an executor; nothing where they
 /// are: each is one product, stored, of the same depth.
-std::optional<std::string> no_products_beside(const Candidate& kernel, const std::vector<Chain>& chains);
+std::optional<std::string> why_no_products_beside(const Candidate& kernel, const std::vector<Chain>& chains);
 
 /// The axes and products of each chain; of a kernel of one chain products_of(). Empty where it is none of both.
 std::vector<Contraction> products_beside(const Candidate& kernel);

@@ -279,7 +279,7 @@ std::optional<Judged> judged(const Candidate& k, BatchAxes axes, std::string& wh
 }
 
 /// What a Contraction needs that the executor cannot do.
-std::optional<std::string> beyond(const Candidate& k, const Judged& j, const ContractionAbilities& can) {
+std::optional<std::string> why_beyond(const Candidate& k, const Judged& j, const ContractionAbilities& can) {
   const std::int64_t row = j.reduces == Reduces::kRows ? j.shape.rows : j.shape.cols;
   for (const NodeId n : k.nodes) {
     const Work& w = k.folded.work[at(n)];
@@ -369,10 +369,10 @@ Kernel sums_of_columns(const Contraction& c, int from, int to) {
   return k;
 }
 
-std::optional<std::string> no_contraction(const Candidate& kernel, const ContractionAbilities& can) {
+std::optional<std::string> why_no_contraction(const Candidate& kernel, const ContractionAbilities& can) {
   std::string why;
   const auto j = judged(kernel, can.batches, why);
-  return j ? beyond(kernel, *j, can) : why;
+  return j ? why_beyond(kernel, *j, can) : why;
 }
 
 std::optional<Contraction> products_of(const Candidate& kernel, BatchAxes axes) {

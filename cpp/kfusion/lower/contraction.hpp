@@ -72,6 +72,6 @@ struct ContractionAbilities {
 };
 
 /// Why a kernel is no Contraction for such an executor, as a clause about it ("takes ..."); nothing where it is one.
-std::optional<std::string> no_contraction(const Candidate& kernel, const ContractionAbilities& can = {});
+std::optional<std::string> why_no_contraction(const Candidate& kernel, const ContractionAbilities& can = {});
 
 }  // namespace kfusion

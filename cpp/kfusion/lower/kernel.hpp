@@ -25,13 +25,13 @@ enum class StepKind : std::uint8_t { kLoad, kConstant, kIota, kMap, kCast, kRedu
 /// What is known of a step beyond its op: idioms, which idioms.hpp finds once for all that run or print kernels. They
 /// say what may be done; an executor chooses.
 struct Idioms {
-  bool quick = false;           ///< a quick form of the function will do: half types do not show its error (kQuick of
-                                ///< ops.def), it is computed once a row (kQuickPerRow), or it is a weight
-  bool weight = false;          ///< exp(x - a value of its row), x of a half type and computed as float32: a softmax's,
-                                ///< which need be no better than x
-  bool row_quotient = false;    ///< elements by argument 1, a value of their row: products with its reciprocal do it
-  bool divisor = false;         ///< a value of a row that row quotients divide by
-  bool quick_divisor = false;   ///< no user shows the error of the product with its reciprocal (half types, weights)
+  bool quick = false;          ///< a quick version of the function will do: half types do not show its error (kQuick of
+                               ///< ops.def), it is computed once a row (kQuickPerRow), or it is a weight
+  bool weight = false;         ///< exp(x - a value of its row), x of a half type and computed as float32: a softmax's,
+                               ///< which need be no better than x
+  bool row_quotient = false;   ///< elements by argument 1, a value of their row: products with its reciprocal do it
+  bool divisor = false;        ///< a value of a row that row quotients divide by
+  bool quick_divisor = false;  ///< no user shows the error of the product with its reciprocal (half types, weights)
   bool quick_quotient = false;  ///< division by a constant, likewise, whose result no exact function reads
   bool random_block = false;    ///< philox of one stream and key for all elements of a row: neighbours are words of one
                                 ///< block
@@ -199,15 +199,15 @@ class Lowering {
   /// Lowers group `group`. Throws std::logic_error where it is no loops.
   Kernel kernel(int group) const;
 
-  /// Lowers a group around a product (contraction.hpp). Throws std::logic_error where no_contraction() says why it is
-  /// none.
+  /// Lowers a group around a product (contraction.hpp). Throws std::logic_error where why_no_contraction() says why it
+  /// is none.
   Contraction contraction(int group, BatchAxes axes = {}) const;
 
   /// Lowers a group around one product or several beside one another (beside.hpp). Throws std::logic_error where
-  /// no_products_beside() says why it is none.
+  /// why_no_products_beside() says why it is none.
   std::vector<Contraction> contractions(int group) const;
 
-  /// Lowers a group that is attention. Throws std::logic_error where no_attention() says why it is none that is
+  /// Lowers a group that is attention. Throws std::logic_error where why_no_attention() says why it is none that is
   /// lowered.
   Attention attention(int group) const;
 

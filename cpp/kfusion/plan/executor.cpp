@@ -41,7 +41,7 @@ const Executor& anyone() {
   return executor;
 }
 
-std::optional<std::string> missing_executor(const Executors& asked, const Candidate& kernel, const Device& device) {
+std::optional<std::string> why_no_executor(const Executors& asked, const Candidate& kernel, const Device& device) {
   Asked answer = ask(asked, kernel, device);
   return answer.able.empty() ? std::optional(std::move(answer.refusals)) : std::nullopt;
 }

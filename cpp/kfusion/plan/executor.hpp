@@ -62,7 +62,7 @@ using Executors = std::vector<const Executor*>;
 const Executor& anyone();
 
 /// Why none of `asked` runs the kernel, in one clause; nothing where one of them does.
-std::optional<std::string> missing_executor(const Executors& asked, const Candidate& kernel, const Device& device);
+std::optional<std::string> why_no_executor(const Executors& asked, const Candidate& kernel, const Device& device);
 
 /// Those of `asked` that run the kernel.
 Executors able_executors(const Executors& asked, const Candidate& kernel, const Device& device);

@@ -122,8 +122,8 @@ struct PlanPair {
 /// more than 2^63 bytes, and std::logic_error where a plan does not hold together (check.hpp).
 PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options = {});
 
-/// The plans of which the chosen one is the fastest, but for forms of the library: with all executors, and without each
-/// of those that take operations into products.
+/// The plans of which the chosen one is the fastest, but for alternatives of the library: with all executors, and
+/// without each of those that take operations into products.
 std::vector<Plan> rival_plans(const Graph& g, const Device& device, const PlanOptions& options);
 
 /// The chosen one, without refusals.

@@ -35,7 +35,7 @@ struct Wanted {
       return std::tie(p.fuse, p.allow, p.forbid, p.max_inputs, p.max_outputs, p.executors, p.measured);
     };
     return aligned == o.aligned && outputs == o.outputs && isa == o.isa && loops == o.loops &&
-           tie(options) == tie(o.options) && graph == o.graph && graph.forms == o.graph.forms;
+           tie(options) == tie(o.options) && graph == o.graph && graph.alternatives == o.graph.alternatives;
   }
 };
 

@@ -23,7 +23,7 @@ struct Compiled {
   std::vector<View> results;  ///< their layouts, without data
 };
 
-/// The compiled form of `graph` by options of a plan to run, made once for all calls that want the same. `outs`: for
+/// What `graph` is compiled to by options of a plan to run, made once for all calls that want the same. `outs`: for
 /// each output the array to write it into; nullptr, or none at all: the output lies as the inputs do. Called with the
 /// GIL, works without.
 std::shared_ptr<const Compiled> compiled(const Graph& graph, const Device& device, const PlanOptions& options,

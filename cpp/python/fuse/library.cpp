@@ -242,7 +242,7 @@ void CallersLibrary::call(const Node& n, std::span<const LibraryArgument> argume
   const py::object f = inputs_.calls().at(static_cast<std::size_t>(function.number));
   if (py::hasattr(f, "into")) return call_into(f, function.function, given, results, *bridge);
   const py::object computed = f(*given);
-  // A form, or a function that says so, gives no view of what it gets.
+  // An alternative, or a function that says so, gives no view of what it gets.
   const bool is_new = function.kernels_ns >= 0 || py::hasattr(f, "gives_own");
   for (LibraryResult& r : results) {
     const py::object made = computed[py::int_(r.index)];

@@ -88,7 +88,7 @@ int slotted_store(const Attention& a, bool aligned) {
 bool has_few_batch_axes(const Attention& a) { return a.scores.batch_axes.size() <= kMostBatchAxes; }
 
 /// Why weights made of a product of half types do not multiply values.
-std::optional<std::string> no_weights(const Candidate& k) {
+std::optional<std::string> why_no_weights(const Candidate& k) {
   const auto is_of_half_types = [&](NodeId n) { return k.graph[n].op == Op::matmul && is_half(k.graph[n].dtype); };
   if (std::ranges::none_of(k.nodes, is_of_half_types)) return std::nullopt;
   for (const NodeId n : k.nodes) {
@@ -144,9 +144,9 @@ AttentionCut attention_cut(const Attention& a, bool plain, bool operand, const T
   return c;
 }
 
-std::optional<std::string> no_attention_kernel(const Candidate& kernel) {
-  if (auto why = no_weights(kernel)) return why;
-  if (auto why = no_attention(kernel)) return why;
+std::optional<std::string> why_no_attention_kernel(const Candidate& kernel) {
+  if (auto why = why_no_weights(kernel)) return why;
+  if (auto why = why_no_attention(kernel)) return why;
   const Attention a = *attention_of(kernel);
   const Contraction &scores = a.scores, &output = a.output;
   const Product &first = scores.products[0], &second = output.products[0];

@@ -27,7 +27,7 @@ struct AttentionCut {
 AttentionCut attention_cut(const Attention& a, bool plain, bool operand, const Target& target);
 
 /// Why no such kernel computes it, as a clause about an executor; nothing where one does.
-std::optional<std::string> no_attention_kernel(const Candidate& kernel);
+std::optional<std::string> why_no_attention_kernel(const Candidate& kernel);
 
 /// Where a launch's arrays lie, as CudaKernel has them.
 struct AttentionAddresses {

@@ -50,7 +50,7 @@ struct Sides {
   const Factor& b(const Product& p) const { return swapped ? p.left : p.right; }
 };
 
-std::optional<std::string> no_reduction(const Candidate& k) {
+std::optional<std::string> why_no_reduction(const Candidate& k) {
   bool reduces = false;
   for (const NodeId n : k.nodes) {
     if (kind(k.graph[n].op) != OpKind::kReduce || k.folded.work[at(n)].kind != WorkKind::kReduce) continue;
@@ -169,7 +169,7 @@ TileProblem problem_of(const std::vector<Contraction>& beside, const std::vector
 }
 
 /// Columns are summed in boxes: else what is stored would be read again by a kernel that the plan does not know.
-std::optional<std::string> no_sums(const Candidate& kernel, const Contraction& c) {
+std::optional<std::string> why_no_sums(const Candidate& kernel, const Contraction& c) {
   const bool fit = std::ranges::all_of(kernel.nodes, [&](NodeId n) {
     if (kernel.graph[n].op != Op::partial_sums) return true;
     const NodeId summed = kernel.folded.work[at(n)].reads[0].base;
@@ -179,8 +179,8 @@ std::optional<std::string> no_sums(const Candidate& kernel, const Contraction& c
 }
 
 /// Why there is no kernel for a group that is one contraction.
-std::optional<std::string> no_kernel_of_one(const Candidate& kernel) {
-  if (auto why = no_contraction(
+std::optional<std::string> why_no_kernel_of_one(const Candidate& kernel) {
+  if (auto why = why_no_contraction(
           kernel, {.variances = true, .positions = true, .rows_of_sums = kRowsOfTile, .lost_picks = true}))
     return why;
   const Contraction c = *products_of(kernel);
@@ -200,8 +200,8 @@ std::optional<std::string> no_kernel_of_one(const Candidate& kernel) {
     if ((p.right.depth == 1) != (first.right.depth == 1) || p.right.batch != first.right.batch)
       return "computes products whose right factors lie alike";
   }
-  if (auto why = no_sums(kernel, c)) return why;
-  return no_reduction(kernel);
+  if (auto why = why_no_sums(kernel, c)) return why;
+  return why_no_reduction(kernel);
 }
 
 std::string numbered(const std::string& what, std::size_t count) {
@@ -212,13 +212,13 @@ std::string numbered(const std::string& what, std::size_t count) {
 
 }  // namespace
 
-std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel) {
+std::optional<std::string> why_no_tensor_core_kernel(const Candidate& kernel) {
   const std::vector<Chain> chains = chains_of(kernel);
-  if (chains.size() == 1) return no_kernel_of_one(kernel);
+  if (chains.size() == 1) return why_no_kernel_of_one(kernel);
   if (chains.size() > kMostBeside) return "computes four products beside one another at most";
-  if (auto why = no_products_beside(kernel, chains)) return why;
+  if (auto why = why_no_products_beside(kernel, chains)) return why;
   for (const Chain& chain : chains)
-    if (auto why = no_kernel_of_one(chain.of(kernel))) return why;
+    if (auto why = why_no_kernel_of_one(chain.of(kernel))) return why;
   const std::vector<Contraction> all = products_beside(kernel);
   const Product& first = all[0].products[0];
   const bool alike = std::ranges::all_of(all, [&](const Contraction& c) {

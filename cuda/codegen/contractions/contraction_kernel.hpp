@@ -41,7 +41,7 @@ using EncodeMatrix = std::function<void(const BoxedMatrix&, const std::byte* add
 
 /// Why no such kernel computes it, as a clause about an executor; nothing where one does. Products are of half types,
 /// whose factors begin at multiples of 16 bytes and have strides of that kind.
-std::optional<std::string> no_tensor_core_kernel(const Candidate& kernel);
+std::optional<std::string> why_no_tensor_core_kernel(const Candidate& kernel);
 
 /// Arrays of a result's size that an epilogue reads and stores: by boxes, and otherwise.
 struct EpilogueArrays {
@@ -62,7 +62,7 @@ class ContractionKernel {
   /// epilogue reads and stores. Factors have to.
   ContractionKernel(const Contraction& c, const Target& target, bool aligned)
       : ContractionKernel(std::vector<Contraction>{c}, target, aligned) {}
-  /// A kernel of several beside one another, where no_tensor_core_kernel() gives no reason against it.
+  /// A kernel of several beside one another, where why_no_tensor_core_kernel() gives no reason against it.
   ContractionKernel(const std::vector<Contraction>& beside, const Target& target, bool aligned);
 
   const std::string& source() const { return source_; }

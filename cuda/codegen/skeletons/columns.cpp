@@ -28,7 +28,7 @@ struct Columns : Configuration {
   static std::optional<Columns> choose(const Problem& p) {
     using Policy = ColumnsPolicy;
     const Arrangement& a = p.a;
-    if (a.form != Form::kColumns) return {};
+    if (a.traversal != Traversal::kColumns) return {};
     Columns c;
     c.traits.held.assign(p.k.loads.size(), false);
     const bool maps = column_bound(p.k) == 0;

@@ -7,7 +7,7 @@ namespace {
 struct LongRows : StreamedRows {
   using StreamedRows::StreamedRows;
   static std::optional<LongRows> choose(const Problem& p) {
-    return p.a.form == Form::kRows ? std::optional(LongRows(p)) : std::nullopt;
+    return p.a.traversal == Traversal::kRows ? std::optional(LongRows(p)) : std::nullopt;
   }
 
   Division launch(const Problem& p, std::int64_t partial_bytes) const override {

@@ -20,7 +20,7 @@ struct Pointwise : Configuration {
 
   static std::optional<Pointwise> choose(const Problem& p) {
     using Policy = PointwisePolicy;
-    if (p.a.form != Form::kPointwise) return {};
+    if (p.a.traversal != Traversal::kPointwise) return {};
     Pointwise c;
     c.traits.held = element_loads(p.k, p.a);
     c.traits.through_l1 = true;

@@ -68,7 +68,8 @@ RingNeeds::RingNeeds(const Problem& p)
       planed(p.a.planes() > 0) {}
 
 bool can_ring(const Problem& p) {
-  if (p.a.form != Form::kRows || p.target.compute_major < 9 || product(p.a.outer) >= kMaxRingRows) return false;
+  if (p.a.traversal != Traversal::kRows || p.target.compute_major < 9 || product(p.a.outer) >= kMaxRingRows)
+    return false;
   for (std::size_t i = 0; i < p.k.loads.size(); ++i)
     if (p.held[i] && !is_bulk_copied(p.k, p.a, i)) return false;
   return p.k.paired.sweeps > 1 && p.a.inner.size() == 1 && std::ranges::count(p.held, true) > 0;

@@ -19,7 +19,7 @@ struct ShortRows : Configuration {
 
   static std::optional<ShortRows> choose(const Problem& p) {
     using Policy = ShortRowsPolicy;
-    if (p.a.form != Form::kRows) return {};
+    if (p.a.traversal != Traversal::kRows) return {};
     const TeamShape* shape = team_for(p);
     if (shape == nullptr || is_team(p, *shape)) return {};
     ShortRows c;

@@ -8,7 +8,7 @@ namespace {
 struct SplitRows : StreamedRows {
   using StreamedRows::StreamedRows;
   static std::optional<SplitRows> choose(const Problem& p) {
-    return p.a.form == Form::kRows && p.k.paired.sweeps == 1 ? std::optional(SplitRows(p)) : std::nullopt;
+    return p.a.traversal == Traversal::kRows && p.k.paired.sweeps == 1 ? std::optional(SplitRows(p)) : std::nullopt;
   }
 
   /// Blocks that share a row, each with at least one chunk: a number that depends on sizes and device only.

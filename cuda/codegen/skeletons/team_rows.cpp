@@ -15,7 +15,7 @@ struct TeamRows : Configuration {
   bool ahead = false;  ///< rows further on are brought to L2
 
   static std::optional<TeamRows> choose(const Problem& p) {
-    if (p.a.form != Form::kRows) return {};
+    if (p.a.traversal != Traversal::kRows) return {};
     TeamRows c;
     c.traits.held = p.held, c.traits.keeps_exponentials = true;
     const TeamShape* shape = nullptr;

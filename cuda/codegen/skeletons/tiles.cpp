@@ -59,7 +59,7 @@ struct Tiles : Configuration {
 
   /// Columns that another sweep would read again, where there is room.
   static std::optional<Tiles> choose(const Problem& p) {
-    if (p.a.form != Form::kColumns || p.k.paired.sweeps == 1) return {};
+    if (p.a.traversal != Traversal::kColumns || p.k.paired.sweeps == 1) return {};
     Tiles c;
     c.traits.held = p.held;
     int vector_bytes = 4;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .._graph.values import Call, Form, Node
+from .._graph.values import Alternative, Call, Node
 from .._tracing.trace import Trace
 from .libraries import Library, takes_numbers
 
@@ -29,13 +29,13 @@ def program(
     trace: Trace,
     library: Library,
     nodes: Sequence[Mapping[str, Any]] | None = None,
-    forms: Sequence[Form] = (),
+    alternatives: Sequence[Alternative] = (),
 ) -> Program:
     """A function of the trace's input arrays, as `library` has them, that returns the graph's outputs.
 
     A composite that the library has as one function (`Library.natives`) is one call, all else is one call for each
     node of the graph as it was written. Values are let go after their last use. `nodes` may stand in for the graph's,
-    with other extents; `forms` are functions of the library that the user called.
+    with other extents; `alternatives` are functions of the library that the user called.
 
     Raises:
         TypeError: the library lacks an operation.
@@ -44,7 +44,7 @@ def program(
     nodes = _with_functions(trace, graph["nodes"] if nodes is None else nodes)
     outputs = tuple(o["node"] for o in graph["outputs"])
     values: list[Any] = [None] * len(nodes)
-    natives = _natives(trace, library, nodes) | {f.result: _of_form(f) for f in forms}
+    natives = _natives(trace, library, nodes) | {f.result: _of_alternative(f) for f in alternatives}
     planned = _planned(natives, library, nodes, outputs, values)
     steps = _with_lifetimes(planned, {*outputs})
     inputs = tuple(i for i, node in enumerate(nodes) if node["op"] == "input")
@@ -104,10 +104,14 @@ def _natives(trace: Trace, library: Library, nodes: Any) -> dict[int, _Planned]:
     return {result: native for result, native in found.items() if native}
 
 
-def _of_form(form: Form) -> _Planned:
-    axes = sorted(range(len(form.order)), key=form.order.__getitem__)
-    run = (lambda *given: form.run(*given)[0].permute(axes)) if axes else (lambda *given: form.run(*given)[0])
-    return _Planned(run, form.arguments, form.result)
+def _of_alternative(alternative: Alternative) -> _Planned:
+    axes = sorted(range(len(alternative.order)), key=alternative.order.__getitem__)
+    run = (
+        (lambda *given: alternative.run(*given)[0].permute(axes))
+        if axes
+        else (lambda *given: alternative.run(*given)[0])
+    )
+    return _Planned(run, alternative.arguments, alternative.result)
 
 
 def _native(call: Call, library: Library, nodes: Any) -> _Planned | None:

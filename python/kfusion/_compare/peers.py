@@ -100,7 +100,7 @@ def _numexpr_program(trace: Trace, arrays: Sequence[Any]) -> Program:
 
 
 def _torch(trace: Trace, arrays: Sequence[Any]) -> Program:
-    return _without_grad(program(trace, libraries.Torch(arrays[0].device), forms=trace.forms), arrays)
+    return _without_grad(program(trace, libraries.Torch(arrays[0].device), alternatives=trace.alternatives), arrays)
 
 
 def _torch_compile(trace: Trace, arrays: Sequence[Any]) -> Program:

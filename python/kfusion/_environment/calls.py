@@ -12,8 +12,9 @@ import numpy as np
 
 from .._devices import running
 from .._graph.number import FIRST_INT, MOST_FLOATS, MOST_INTS, Instruction, IntArgument, is_float, is_int, number
-from .._graph.sizes import NotTheSame, RecordedGraph, Shape, differing, filled, template
+from .._graph.sizes import RecordedGraph, template
 from .._graph.structure import holds_arrays, leaves, walk
+from .._graph.tape import NotTheSame, Shape, differing, filled
 from .._graph.tracer import Tracer
 from .._graph.values import Argument, Input, Written, place_of
 from .._spec import Spec, is_array

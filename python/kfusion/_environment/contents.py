@@ -22,7 +22,7 @@ _AN = (*"aeiouAEIOU", "nd", "HASH")  # before these it is "an"
 
 
 class _Absent:
-    """What is in a place where there is nothing."""
+    """What is in a target where there is nothing."""
 
     def __repr__(self) -> str:
         return "nothing"
@@ -172,7 +172,7 @@ def kinds(values: Iterable[Any]) -> str:
 
 
 def _is_slotted(kind: type) -> bool:
-    """Whether objects of a class have attributes, and no weak references: none can be a place's owner."""
+    """Whether objects of a class have attributes, and no weak references: none can be a target's owner."""
     if kind.__weakrefoffset__ or not kind.__flags__ & HEAP_TYPE or issubclass(kind, (tuple, int, str)):
         return False
     return any("__slots__" in vars(base) for base in kind.__mro__)

@@ -1,4 +1,4 @@
-"""Functions that return what others set, in arguments and places: what is traced of a function with state."""
+"""Functions that return what others set, in arguments and targets: what is traced of a function with state."""
 
 from __future__ import annotations
 
@@ -13,11 +13,24 @@ from .._graph.source import SetsState
 from .._graph.structure import blank, containers, leaves, may_hold_results, walk
 from .._graph.values import Traced
 from .contents import changed, contents, kinds, remembered, same, set_contents
-from .objects import ClassKey, FactoryKey, Given, Parts, Place, Returned, Value, View, Whole, holds, is_traced, whole_of
+from .objects import (
+    ClassKey,
+    FactoryKey,
+    Given,
+    Parts,
+    Returned,
+    Target,
+    Value,
+    View,
+    Whole,
+    holds,
+    is_traced,
+    whole_of,
+)
 
 
 class Functional:
-    """A function that returns what another one sets: in its arguments, and in places, whose values come before them.
+    """A function that returns what another one sets: in its arguments, and in targets, whose values come before them.
     `has_out`: callers give arrays for its results, which what it sets must not become.
     """
 
@@ -26,23 +39,23 @@ class Functional:
         function: Any,
         name: str,
         signature: inspect.Signature,
-        places: Sequence[Place] = (),
+        targets: Sequence[Target] = (),
         *,
         has_out: bool = False,
     ) -> None:
         self.__wrapped__ = function
         self.__name__ = name
-        self.places = places
+        self.targets = targets
         self._has_out = has_out
-        first = [inspect.Parameter(f"_{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(len(places))]
+        first = [inspect.Parameter(f"_{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(len(targets))]
         self.__signature__ = signature.replace(parameters=[*first, *signature.parameters.values()])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         together = PutTogether((args, kwargs))
         made = list(map(together.made_of, args))
         named = {name: together.made_of(value) for name, value in kwargs.items()}
-        count = len(self.places)
-        with ValuesInPlaces(self.places, made[:count]) as values:
+        count = len(self.targets)
+        with ValuesInTargets(self.targets, made[:count]) as values:
             result = self.__wrapped__(*made[count:], **named)
         if others := changed(together.copies):
             raise SetsState(self.__name__, what=kinds(others))
@@ -53,26 +66,26 @@ class Functional:
         return returned
 
 
-class ValuesInPlaces:
-    """While it is entered, values stand in places. `found` are those that are there at the end, by number, where they
+class ValuesInTargets:
+    """While it is entered, values stand in targets. `found` are those that are there at the end, by number, where they
     are others.
     """
 
-    def __init__(self, places: Sequence[Place], values: Sequence[Any]) -> None:
-        self._places, self._values = places, values
+    def __init__(self, targets: Sequence[Target], values: Sequence[Any]) -> None:
+        self._targets, self._values = targets, values
         self._before: list[Any] = []
         self.found: dict[int, Any] = {}
 
-    def __enter__(self) -> ValuesInPlaces:
-        self._before = [place.value() for place in self._places]
-        for place, value in zip(self._places, self._values, strict=True):
-            place.set(value)
+    def __enter__(self) -> ValuesInTargets:
+        self._before = [target.value() for target in self._targets]
+        for target, value in zip(self._targets, self._values, strict=True):
+            target.set(value)
         return self
 
     def __exit__(self, *error: object) -> None:
-        now = [place.value() for place in self._places]
-        for place, value in zip(self._places, self._before, strict=True):
-            place.set(value)
+        now = [target.value() for target in self._targets]
+        for target, value in zip(self._targets, self._before, strict=True):
+            target.set(value)
         pairs = enumerate(zip(now, self._values, strict=True))
         self.found = {number: value for number, (value, given) in pairs if value is not given}
 
@@ -92,7 +105,7 @@ class PutTogether:
         self._before: list[dict[Any, Any]] = []
 
     def returned(self, result: Any, placed: Mapping[int, Any]) -> Any:
-        """The function's result, and what it changed in objects and set in places. The result itself where there are
+        """The function's result, and what it changed in objects and set in targets. The result itself where there are
         none.
         """
         if not self._made and not placed:
@@ -107,12 +120,12 @@ class PutTogether:
             if not same(before, after):
                 kept = {key for key in after if key in before and after[key] is before[key]}
                 changed[number] = {k: whole_of(-1) if k in kept else self._numbered(v) for k, v in after.items()}
-        set_in_places = {n: self._numbered(v) for n, v in placed.items()}
+        set_in_targets = {n: self._numbered(v) for n, v in placed.items()}
         values = list(self._values.values())
         if not values:  # a function of arrays computes something
             self.sets_values = True
             values = [v for v in leaves(self._call) if is_traced(v)][:1]
-        return Returned(tuple(values), result, changed, set_in_places)
+        return Returned(tuple(values), result, changed, set_in_targets)
 
     def made_of(self, argument: Any) -> Any:
         """An argument with objects in place of parts; itself where it has none."""
@@ -151,7 +164,7 @@ class PutTogether:
         return made
 
     def _numbered(self, value: Any, *, is_set: bool = True) -> Any:
-        """With a form for what calls put there; what is set, and not returned, are arguments and numbers themselves."""
+        """With what calls put there; what is set, and not returned, are arguments and numbers themselves."""
         numbers = {id(made): number for number, made in enumerate(self._made)}
 
         def test(v: Any) -> bool:
@@ -161,10 +174,10 @@ class PutTogether:
             if id(v) in numbers:
                 return whole_of(numbers[id(v)])
             if is_traced(v):
-                form = self._set_form(v) if is_set else Value(self._number(v))
-                of = form.of if isinstance(form, View) else form
+                source = self._set_source(v) if is_set else Value(self._number(v))
+                of = source.of if isinstance(source, View) else source
                 self.sets_values = self.sets_values or (is_set and isinstance(of, Value))
-                return form
+                return source
             return computed(v) if is_set and is_number(v) else v
 
         return walk(value, leaf, enters=lambda v: may_hold_results(v) and holds(v, test), is_leaf=test)
@@ -184,7 +197,7 @@ class PutTogether:
         for held in (*map(contents, self._made), placed):
             walk(list(held.values()), note, enters=lambda v: may_hold_results(v) and holds(v, is_leaf), is_leaf=is_leaf)
 
-    def _set_form(self, v: Any) -> Given | Value | View:
+    def _set_source(self, v: Any) -> Given | Value | View:
         """What is set: an argument, a value, or a view of one that somebody else has as well."""
         if (given := self._arguments.get(id(v), -1)) >= 0:
             return Given(given)

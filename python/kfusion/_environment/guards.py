@@ -44,7 +44,7 @@ def guards(function: Any, *argument: Any) -> list[Guard]:
 
     Functions of the user's that it names are followed, and objects that they can reach: by names, attributes and
     entries. An object's attributes count that are read by their name anywhere in these functions; a torch
-    module's attributes all do. The code of libraries is taken to stay as it is. What is in the places of a
+    module's attributes all do. The code of libraries is taken to stay as it is. What is in the targets of a
     `Functional` is an argument.
     """
     search = Search()
@@ -105,7 +105,7 @@ def _guards(search: Search) -> list[Guard]:
         *(Guard(layer, modules.WITHOUT_EFFECT, whole=True) for layer in search.layers.values()),
         *(Guard(asked.function, asked.arguments, asks=True) for asked in search.asked.values()),
     ]
-    return [_without(guard, search.places) for guard in found] if search.places else found
+    return [_without(guard, search.targets) for guard in found] if search.targets else found
 
 
 def _is_whole(value: Any) -> bool:
@@ -117,20 +117,20 @@ def _is_others(value: Any) -> bool:
     return isinstance(value, ModuleType) and not parts.is_own_module(value)
 
 
-def _without(guard: Guard, places: Collection[Key]) -> Guard:
-    """The guard, for which what is in places does not count."""
+def _without(guard: Guard, targets: Collection[Key]) -> Guard:
+    """The guard, for which what is in targets does not count."""
     owner = guard.owner
     if guard.asks:
         return guard
     if isinstance(owner, FunctionType):
-        cells = tuple(i for i in guard.cells if (id((owner.__closure__ or ())[i]), "cell") not in places)
+        cells = tuple(i for i in guard.cells if (id((owner.__closure__ or ())[i]), "cell") not in targets)
         scope: Any = owner.__globals__
-        whole = not any((id(owner), name) in places for name in vars(owner))
-        return Guard(owner, tuple(n for n in guard.names if (id(scope), n) not in places), cells, whole)
+        whole = not any((id(owner), name) in targets for name in vars(owner))
+        return Guard(owner, tuple(n for n in guard.names if (id(scope), n) not in targets), cells, whole)
     scope = vars(owner) if isinstance(owner, ModuleType) else owner
     if not guard.whole:
-        return guard._replace(names=tuple(n for n in guard.names if (id(scope), n) not in places))
-    return guard._replace(names=(*guard.names, *(name for of, name in places if of == id(owner))))
+        return guard._replace(names=tuple(n for n in guard.names if (id(scope), n) not in targets))
+    return guard._replace(names=(*guard.names, *(name for of, name in targets if of == id(owner))))
 
 
 def may_ask_for_types(found: Iterable[Guard], *, installed: bool = True) -> bool:

@@ -72,7 +72,7 @@ class Value:
 
 @dataclass(frozen=True)
 class View:
-    """A view of what another form gives, and how it is made."""
+    """A view of what another of these gives, and how it is made."""
 
     of: Given | Value
     path: Path
@@ -81,7 +81,7 @@ class View:
 @dataclass(frozen=True)
 class Returned:
     """What a function that sets something returns: the values that it computes, its result, what lists, dicts and
-    objects hold that it changed, by number, and what is in those places that it set, by number. An unchanged item is a
+    objects hold that it changed, by number, and what is in those targets that it set, by number. An unchanged item is a
     `Whole` below 0.
     """
 
@@ -91,15 +91,15 @@ class Returned:
     placed: dict[int, Any]
 
 
-Key = tuple[int, str]  # of a place: whose it is, by id, and what it is called there
+Key = tuple[int, str]  # of a target: whose it is, by id, and what it is called there
 
 
-class Place(Protocol):
+class Target(Protocol):
     """Where a function may set something beside its arguments."""
 
     @property
     def key(self) -> Key:
-        """What identifies the place while its owner lives."""
+        """What identifies the target while its owner lives."""
 
     def value(self) -> Any:
         """What is there, or ABSENT."""
@@ -118,10 +118,10 @@ class Learned:
 
 
 class TakenApart:
-    """A call's arguments, behind what is in places, with parts for lists, dicts and objects. The instance that a method
-    is of stays as it is, unless `takes_self`.
+    """A call's arguments, behind what is in targets, with parts for lists, dicts and objects. The instance of a method
+    stays as it is, unless `takes_self`.
 
-    Ints that are arguments, in places, or among those which calls have set so far are parameters.
+    Ints that are arguments, in targets, or among those which calls have set so far are parameters.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class TakenApart:
         signature: inspect.Signature,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        places: Sequence[Place] = (),
+        targets: Sequence[Target] = (),
         learned: Learned | None = None,
         *,
         takes_self: bool = False,
@@ -139,11 +139,11 @@ class TakenApart:
         self._wholes: list[Any] = []
         self._given: list[Parts] = []  # of each its parts
         self._numbers: dict[int, int] = {}
-        self._places = places
+        self._targets = targets
         self.is_traced = False  # a traced value is in an object: the call is part of another function's trace
         self.has_objects = False  # beside lists and dicts
         stays = not takes_self and next(iter(signature.parameters), "") == "self"
-        self.args = [self._argument(place.value()) for place in places]
+        self.args = [self._argument(target.value()) for target in targets]
         self.args += [a if stays and i == 0 else self._argument(a) for i, a in enumerate(args)]
         # Objects are numbered in the order in which the trace binds them.
         order = {name: i for i, name in enumerate(signature.parameters)}
@@ -167,7 +167,7 @@ class TakenApart:
             after = {k: before[k] if k in kept else filled(v) for k, v in items.items() if k in before or k not in kept}
             after = after if isinstance(whole, list) else _joined(after, before, self._given[number])
             steps.append(functools.partial(set_contents, whole, after))
-        steps += [functools.partial(self._places[n].set, filled(value)) for n, value in returned.placed.items()]
+        steps += [functools.partial(self._targets[n].set, filled(value)) for n, value in returned.placed.items()]
         result = filled(returned.result)
         surely(steps)
         return result
@@ -207,15 +207,15 @@ class TakenApart:
         return made
 
     def _filler(self, values: Sequence[Any]) -> Callable[[Any], Any]:
-        """What puts the caller's objects and arrays, and values, in their places."""
+        """What puts the caller's objects and arrays, and values, in their targets."""
         call = self.args, self.kwargs
         numbers = functools.cache(lambda: registers(*call))
         arrays = functools.cache(lambda: [v for v in leaves(call) if is_array(v) and not isinstance(v, np.generic)])
 
-        def array(form: Given | Value) -> Any:
-            return values[form.number] if isinstance(form, Value) else arrays()[form.number]
+        def array(source: Given | Value) -> Any:
+            return values[source.number] if isinstance(source, Value) else arrays()[source.number]
 
-        forms: dict[type, Callable[[Any], Any]] = {
+        sources: dict[type, Callable[[Any], Any]] = {
             Whole: lambda whole: self._wholes[whole.number],
             Given: array,
             Value: array,
@@ -223,16 +223,16 @@ class TakenApart:
             Computed: lambda computed: computed.value(numbers()),
         }
 
-        def is_form(v: Any) -> bool:
-            return type(v) in forms
+        def is_source(v: Any) -> bool:
+            return type(v) in sources
 
         def visit(_: str, v: Any) -> Any:
-            return forms[type(v)](v) if is_form(v) else v
+            return sources[type(v)](v) if is_source(v) else v
 
         def filled(value: Any) -> Any:
-            if not is_form(value) and not holds(value, is_form):
+            if not is_source(value) and not holds(value, is_source):
                 return value
-            return walk(value, visit, enters=lambda v: may_hold_results(v) and holds(v, is_form), is_leaf=is_form)
+            return walk(value, visit, enters=lambda v: may_hold_results(v) and holds(v, is_source), is_leaf=is_source)
 
         return filled
 

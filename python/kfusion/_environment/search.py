@@ -56,7 +56,7 @@ class Search:
         self.settings: dict[int, tuple[ModuleType, frozenset[str]]] = {}  # of torch, by its modules
         self.asked: dict[Any, Asked] = {}
         self.arrays: dict[int, Any] = {}
-        self.places: dict[Key, None] = {}  # that are arguments
+        self.targets: dict[Key, None] = {}  # that are arguments
         self.changes_by_itself = False  # something that is asked, such as a clock
         self._names = {*code_names.OF_TORCH, *code_names.IMPLICIT}  # attributes that code reads, or calls run
         self._maybe: set[str] = set()  # attributes that may be missing
@@ -139,7 +139,7 @@ class Search:
     def _object(self, value: Any) -> None:
         kind = type(value)
         self._todo += parts.parts_of(value) or ()
-        if isinstance(value, functools.partial):  # an argument is in no place that a guard reads
+        if isinstance(value, functools.partial):  # an argument is in no target that a guard reads
             self.objects.setdefault(id(value), Held(value, set(_OF_PARTIALS), set()))
         if kind in (operator.attrgetter, operator.methodcaller) or value is getattr:
             self.reads_any = True
@@ -161,7 +161,7 @@ class Search:
         value = modules.unfused(value)
         while not isinstance(value, PLAIN) and (inner := self._static.attribute(value, "__wrapped__")) is not None:
             if isinstance(value, Functional):
-                self.places |= dict.fromkeys(place.key for place in value.places)
+                self.targets |= dict.fromkeys(target.key for target in value.targets)
             value = inner
         return value
 

@@ -1,8 +1,8 @@
 """What a function sets beside its results: attributes of objects, entries of lists and dicts, globals, closures.
 
 While it is traced, what it can reach is looked at before and after. What it sets to a value of the trace, or in each of
-two traces, is a `Place`: from then on the function is called as one of what is in its places, which returns what is to
-be there (`functional.Functional`).
+two traces, is a `Target`: from then on the function is called as one of what is in its targets, which returns what is
+to be there (`functional.Functional`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from .contents import ABSENT, containers_in, contents, kinds, looked_through, re
 from .elements import Changed, Elements
 from .functional import Functional
 from .objects import Learned, TakenApart, holds_traced, is_taken_apart
-from .places import Place, scopes
+from .targets import Target, scopes
 
 _Made = TypeVar("_Made")
 _CLOCK = "{} computes with the time, or with what is another each time: every call would see the same"
 _HINT = "return it, or set it in a list, a dict or an attribute of an object with a `__dict__`"
 
 
-class SetPlaces:
+class SetTargets:
     """What calls of a function set beside their results, as far as its traces have shown."""
 
     def __init__(self) -> None:
         self.version = 0  # how often they were learned
-        self._places: list[Place] = []
+        self._targets: list[Target] = []
         self._takes_self = False  # the instance that a method is of is taken apart, too
         self._learned = Learned()
 
@@ -47,7 +47,7 @@ class SetPlaces:
         return self.version > 0
 
     def learn(self, found: SetsState, function: str, args: Sequence[Any], version: int) -> None:
-        """From now on calls are taken apart, and places are arguments of theirs. Nothing new where another thread has
+        """From now on calls are taken apart, and targets are arguments of theirs. Nothing new where another thread has
         learned since the call that found it took what was known, of that `version`.
 
         Raises:
@@ -55,22 +55,22 @@ class SetPlaces:
         """
         if version != self.version:
             return
-        known = {place.key for place in self._places}
-        fresh = list({place.key: place for place in found.places if place.key not in known}.values())
+        known = {target.key for target in self._targets}
+        fresh = list({target.key: target for target in found.targets if target.key not in known}.values())
         may_take = bool(args) and not self._takes_self and is_taken_apart(args[0])
-        own = [place for place in fresh if may_take and place.owner() is args[0]]
+        own = [target for target in fresh if may_take and target.owner() is args[0]]
         if self.are_known and not fresh:
             raise cannot_set(function, found.what)
         self._takes_self = self._takes_self or bool(own)
-        self._places = [*self._places, *(place for place in fresh if place not in own)]
+        self._targets = [*self._targets, *(target for target in fresh if target not in own)]
         self.version += 1
 
     def apart(
         self, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool = False
     ) -> TakenApart:
-        """A call's arguments, with those for places. `whole`: with what lists hold that are only appended to, too."""
+        """A call's arguments, with those for targets. `whole`: with what lists hold that are only appended to, too."""
         learned = Learned() if whole else self._learned
-        return TakenApart(signature, args, kwargs, self._places, learned, takes_self=self._takes_self)
+        return TakenApart(signature, args, kwargs, self._targets, learned, takes_self=self._takes_self)
 
     def read(self, number: int | None = None) -> None:
         """From now on what that list holds is an argument, or that of all lists."""
@@ -78,7 +78,7 @@ class SetPlaces:
 
     def functional(self, function: Any, name: str, signature: inspect.Signature, has_out: bool) -> Functional:
         """The function of these arguments."""
-        return Functional(function, name, signature, tuple(self._places), has_out=has_out)
+        return Functional(function, name, signature, tuple(self._targets), has_out=has_out)
 
 
 def cannot_set(function: str, what: str) -> TraceError:
@@ -143,11 +143,11 @@ def _tried(trace: Callable[[Snapshot], _Made], snapshot: Snapshot) -> Any:
 
 
 class Found(NamedTuple):
-    """What a trace has set: a place, or a container among the arguments; what it holds; whether that is of a trace, and
-    the arrays in it in which something else is now.
+    """What a trace has set: a target, or a container among the arguments; what it holds; whether that is of a trace,
+    and the arrays in it in which something else is now.
     """
 
-    place: Place | None
+    target: Target | None
     value: Any
     is_traced: bool
     arrays: tuple[Changed, ...] = ()
@@ -177,8 +177,8 @@ def _require_none(function: str, found: Sequence[Found]) -> None:
         past = "which share memory, " if shared else ""
         what = f"{function} changes {what}, {past}where a trace does not see it: each call would have to"
         raise trace_error(what, "pass it as an argument, or keep what changes in an attribute, a list or a dict", "")
-    places = [f.place for f in found if f.place is not None]
-    raise SetsState(function, places, ", ".join(dict.fromkeys(map(_described, found))))
+    targets = [f.target for f in found if f.target is not None]
+    raise SetsState(function, targets, ", ".join(dict.fromkeys(map(_described, found))))
 
 
 def _share_memory(arrays: Sequence[Any]) -> bool:
@@ -188,7 +188,7 @@ def _share_memory(arrays: Sequence[Any]) -> bool:
 
 def _described(found: Found) -> str:
     kind = kinds([found.value])
-    return kind if found.place is None else f"`{found.place.name}`, {kind},"
+    return kind if found.target is None else f"`{found.target.name}`, {kind},"
 
 
 def containers_among(arguments: tuple[Any, Any]) -> Iterator[Any]:
@@ -218,7 +218,7 @@ class Snapshot:
         self._contents = remembered(({id(v): v for v in containers_in(values)} | {id(v): v for v in given}).values())
 
     def changed(self, function: str) -> list[Found]:
-        """The places that hold something else, or containers that do.
+        """The targets that hold something else, or containers that do.
 
         Raises:
             TraceError: something of a trace is in a container that cannot be set in each call, or an iterator is
@@ -234,20 +234,23 @@ class Snapshot:
                     what = f"{function} puts what it computes into {kinds([value])}, where calls cannot set it"
                     raise trace_error(what, _HINT, "")
         found = []
-        in_places: set[int] = set()
+        in_targets: set[int] = set()
         for owner, kind, before in self._before:
             now = dict(scopes(owner))[kind]
             for name in before.keys() | now.keys():
                 was, value = before.get(name, ABSENT), now.get(name, ABSENT)
                 held = [v for v in looked_through([was]) if id(v) in inside] if inside else []
                 if was is not value or held:
-                    in_places |= set(map(id, held))
+                    in_targets |= set(map(id, held))
                     is_traced = any(inside[id(v)] for v in held) or (was is not value and holds_traced([value]))
-                    place, own = Place(weakref.ref(owner), kind, name), (arrays[id(v)] for v in held if id(v) in arrays)
-                    found.append(Found(place, held[-1] if held else value, is_traced, tuple(own)))
-        given = (value for value, _ in self._contents if id(value) in inside.keys() & self._given - in_places)
+                    target, own = (
+                        Target(weakref.ref(owner), kind, name),
+                        (arrays[id(v)] for v in held if id(v) in arrays),
+                    )
+                    found.append(Found(target, held[-1] if held else value, is_traced, tuple(own)))
+        given = (value for value, _ in self._contents if id(value) in inside.keys() & self._given - in_targets)
         found += (Found(None, value, inside[id(value)]) for value in given)
-        lost = (changed._replace(as_argument=False) for known, changed in arrays.items() if known not in in_places)
+        lost = (changed._replace(as_argument=False) for known, changed in arrays.items() if known not in in_targets)
         found += (Found(None, changed.array, False, (changed,)) for changed in lost)
         return [*found, *(Found(None, value, False, is_fixed=True) for value in self._states.changed())]
 
@@ -269,7 +272,7 @@ class Snapshot:
         for owner, kind, before in self._before:
             for name, value in dict(scopes(owner))[kind].items():
                 if _stands_for(value, before.get(name, ABSENT)):
-                    Place(weakref.ref(owner), kind, name).set(before[name])
+                    Target(weakref.ref(owner), kind, name).set(before[name])
 
     def require_same_positions(self) -> None:
         """Raises RandomDraw where an iterator is elsewhere: what it gives next is gone."""
@@ -293,7 +296,7 @@ class Snapshot:
             now = dict(scopes(owner))[kind]
             for name in before.keys() | now.keys():
                 if before.get(name, ABSENT) is not now.get(name, ABSENT):
-                    Place(weakref.ref(owner), kind, name).set(before.get(name, ABSENT))
+                    Target(weakref.ref(owner), kind, name).set(before.get(name, ABSENT))
 
     def __enter__(self) -> Snapshot:
         with contextlib.ExitStack() as stack:

@@ -93,8 +93,8 @@ class Labelled:
         with Snapshot([self.__wrapped__, *guarded(given)], copies) as snapshot:
             yield
             found = snapshot.changed(self.__name__)
-            held = reached(f.place.value() for f in found if f.place is not None)[0]
-            if any(f.place is None for f in found) or any(map(_is_labelled_value, held)):
+            held = reached(f.target.value() for f in found if f.target is not None)[0]
+            if any(f.target is None for f in found) or any(map(_is_labelled_value, held)):
                 what = f"{self.__name__}, which is called with labelled arrays, sets something beside its results"
                 raise trace_error(what, "return it, or call it with arrays without labels", "")
 

@@ -14,7 +14,7 @@ from .._graph.number import read
 from .._graph.source import trace_error
 from .._graph.values import Traced
 from .._spec import FLOATS
-from . import pandas_forms
+from . import pandas_methods
 from .traced_tables import MOST, PlacedTable, Shown, Table, is_table, require_dtype
 
 _KINDS = "biuf"  # bools, integers, floats
@@ -95,8 +95,8 @@ class PandasValue(Table):
 
     __slots__ = ()
     _library = "pandas"
-    _forms = pandas_forms.FORMS
-    _calls = pandas_forms.CALLS
+    _methods = pandas_methods.METHODS
+    _calls = pandas_methods.CALLS
 
     @property
     def _kind(self) -> Any:

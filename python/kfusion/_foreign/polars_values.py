@@ -15,7 +15,7 @@ from .._graph.number import read
 from .._graph.source import trace_error
 from .._graph.values import Traced
 from .._spec import FLOATS
-from .traced_tables import MOST, Form, PlacedTable, Shown, Table, form, is_table, require_dtype
+from .traced_tables import MOST, Method, PlacedTable, Shown, Table, is_table, method_of, require_dtype
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,20 @@ class Given:
 # ---- how kernels compute methods ----
 
 
-def _reduction(function: Callable[..., Any]) -> Form:
-    return form()(lambda x: function(x._value) if x.shape[0] else NotImplemented)
+def _reduction(function: Callable[..., Any]) -> Method:
+    return method_of()(lambda x: function(x._value) if x.shape[0] else NotImplemented)
 
 
-def _spread(function: Callable[..., Any]) -> Form:
-    return form("ddof")(lambda x, ddof: function(x._value, ddof=ddof) if x.shape[0] > ddof else NotImplemented)
+def _spread(function: Callable[..., Any]) -> Method:
+    return method_of("ddof")(lambda x, ddof: function(x._value, ddof=ddof) if x.shape[0] > ddof else NotImplemented)
 
 
 def _without_nan(plain: Callable[..., Any], without: Callable[..., Any]) -> Callable[..., Any]:
     return lambda x: without(x) if x._dtype in FLOATS else plain(x)
 
 
-def _elementwise(function: Callable[..., Any]) -> Form:
-    return form()(lambda x: function(x._value) if x._value._dtype in FLOATS else NotImplemented)
+def _elementwise(function: Callable[..., Any]) -> Method:
+    return method_of()(lambda x: function(x._value) if x._value._dtype in FLOATS else NotImplemented)
 
 
 def _is_nan(x: Any) -> Any:
@@ -106,7 +106,7 @@ _CALL_NAMES = """
     cum_sum cum_prod cum_max cum_min median quantile arg_max arg_min skew kurtosis rank reverse sort ewm_mean log
     log10 cbrt round sign dot interpolate is_sorted
 """
-_FORMS: dict[str, Form] = {
+_METHODS: dict[str, Method] = {
     "sum": _reduction(np.sum),
     "mean": _reduction(np.mean),
     "product": _reduction(np.prod),
@@ -114,9 +114,9 @@ _FORMS: dict[str, Form] = {
     "min": _reduction(_without_nan(np.min, np.nanmin)),
     "var": _spread(np.var),
     "std": _spread(np.std),
-    "abs": form()(lambda x: np.abs(x._value)),
-    "clip": form("lower_bound", "upper_bound")(_clip),
-    "log": form("base")(_log),
+    "abs": method_of()(lambda x: np.abs(x._value)),
+    "clip": method_of("lower_bound", "upper_bound")(_clip),
+    "log": method_of("base")(_log),
     "is_nan": _elementwise(np.isnan),
     "is_not_nan": _elementwise(lambda x: ~np.isnan(x)),
     "is_finite": _elementwise(np.isfinite),
@@ -140,7 +140,7 @@ class PolarsValue(Table):
 
     __slots__ = ()
     _library = "polars"
-    _forms = _FORMS
+    _methods = _METHODS
     _calls = frozenset(_CALL_NAMES.split())
 
     @property

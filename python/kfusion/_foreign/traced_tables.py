@@ -1,7 +1,7 @@
 """Traced Series and DataFrames: a value, its labels, and methods that mean what their library says.
 
 What a method gives, its kind, its labels and its dtype, is asked of the library: the same call runs on a stand-in of at
-most three rows and columns. What is left to say here is how kernels compute the values (`_forms`), and which methods
+most three rows and columns. What is left to say here is how kernels compute the values (`_methods`), and which methods
 run as calls of the library, because the labels of their results do not depend on data (`_calls`).
 """
 
@@ -26,7 +26,7 @@ from .._tracing.traced import BINARY, COMPARISONS, UNARY, refuse
 MOST = 3  # rows and columns of a stand-in
 
 
-class Form(NamedTuple):
+class Method(NamedTuple):
     """How kernels compute a method: of the table and the arguments that it knows by name. It gives a traced value, a
     Table, or NotImplemented.
     """
@@ -57,7 +57,7 @@ class Table:
     __kfusion_by_place__ = True  # functions of kfusion give their results labels by place
     __array_priority__ = 1000.0
     _library: ClassVar[str]
-    _forms: ClassVar[dict[str, Form]]
+    _methods: ClassVar[dict[str, Method]]
     _calls: ClassVar[frozenset[str]]
     _value: Any
     _axes: tuple[Any, ...]
@@ -126,11 +126,11 @@ class Table:
         return type(self)(value, shown.axes, shown.name) if shown.axes else value
 
     def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """A method: by a form of kernels where there is one for these arguments, else by the library."""
+        """A method: by kernels where these have it for the arguments, else by the library."""
         args, kwargs = walk((args, kwargs), lambda _, v: read(v), is_leaf=is_table)
-        form = self._forms.get(name)
-        if form is not None and (given := self._known_to(form, name, args, kwargs)) is not None:
-            made = form.function(self, **given)
+        method = self._methods.get(name)
+        if method is not None and (given := self._known_to(method, name, args, kwargs)) is not None:
+            made = method.function(self, **given)
             if isinstance(made, Traced):
                 return self._made(made, self._asked(name, args, kwargs), name)
             if made is not NotImplemented:
@@ -138,11 +138,11 @@ class Table:
         is_array = any(getattr(v, "shape", ()) != () for v in leaves((args, kwargs)) if not is_table(v))
         writes = bool(kwargs.get("inplace"))
         if name not in self._calls or is_array or writes:
-            raise self._refused(name, has_arguments=form is not None or name in self._calls, writes=writes)
+            raise self._refused(name, has_arguments=method is not None or name in self._calls, writes=writes)
         return self._by_library(name, args, kwargs)
 
-    def _known_to(self, form: Form, name: str, args: Any, kwargs: Any) -> dict[str, Any] | None:
-        """The arguments by name, and defaults; None where one differs from its default that the form does not know."""
+    def _known_to(self, method: Method, name: str, args: Any, kwargs: Any) -> dict[str, Any] | None:
+        """The arguments by name, and defaults; None where one that the method does not know is no default."""
         signature = _signature(self._kind, name)
         bound = signature.bind(self, *args, **kwargs)
         given = dict(list(bound.arguments.items())[1:])
@@ -150,9 +150,9 @@ class Table:
         if all(v is None for v in given.get("args", ())):
             given.pop("args", None)
         defaults = {n: p.default for n, p in signature.parameters.items() if p.default is not p.empty}
-        if any(n not in form.names and not _is_same(v, defaults.get(n, _ABSENT)) for n, v in given.items()):
+        if any(n not in method.names and not _is_same(v, defaults.get(n, _ABSENT)) for n, v in given.items()):
             return None
-        return {n: v for n, v in (defaults | given).items() if n in form.names}
+        return {n: v for n, v in (defaults | given).items() if n in method.names}
 
     def _asked(self, name: str, args: Any, kwargs: Any) -> Any:
         """What the library makes of stand-ins."""
@@ -182,7 +182,7 @@ class Table:
         return TraceAttributeError(message(what, hint, user_line()))
 
     def __getattr__(self, name: str) -> Any:
-        if name in self._forms or name in self._calls:
+        if name in self._methods or name in self._calls:
             return functools.partial(self._call, name)
         if name.startswith("_") or not hasattr(self._kind, name):
             raise AttributeError(f"{self._kind.__name__!r} object has no attribute {name!r}")
@@ -327,9 +327,9 @@ def require_dtype(dtype: Any, who: str) -> str:
     return name
 
 
-def form(*names: str) -> Callable[[Callable[..., Any]], Form]:
-    """The form that a function is, which takes arguments of these names."""
-    return lambda function: Form(function, frozenset(names))
+def method_of(*names: str) -> Callable[[Callable[..., Any]], Method]:
+    """The method that a function is, which takes arguments of these names."""
+    return lambda function: Method(function, frozenset(names))
 
 
 @functools.cache

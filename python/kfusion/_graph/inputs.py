@@ -17,7 +17,7 @@ from . import memory
 from .nodes import Nodes
 from .number import Number, Program, is_integer, is_number, parameter_of, read
 from .sizes import RecordedGraph, is_size
-from .source import Site, code_site, no_form, trace_error, user_frame
+from .source import Site, code_site, not_traced, trace_error, user_frame
 from .values import Attempt, Input, Traced, Written, has_no_data, is_weak, place_of
 
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")  # which give for an int what they give for the float
@@ -101,10 +101,10 @@ class Inputs(Nodes):
 
     # ---- what is written to them ----
 
-    def writable(self, array: Any, library: str) -> Traced:
-        """The value of a captured array that the function may write to."""
-        self._writable.add(id(array))
-        return self.lift(array, library)
+    def writable(self, tensor: Any) -> Traced:
+        """The value of a captured tensor that the function may write to."""
+        self._writable.add(id(tensor))
+        return self.lift(tensor, "torch")
 
     def release_captured(self, is_meant: Callable[[Any], bool]) -> None:
         """Before arrays that the function made are changed: what it has read of them is what is in them now."""
@@ -145,7 +145,7 @@ class Inputs(Nodes):
         if not self._runs or not self.writing_calls:
             return list(written)
         reads = Counter(self.node(r) for r in results)
-        reads.update(n for form in self.forms for n in form.arguments)
+        reads.update(n for alternative in self.alternatives for n in alternative.arguments)
         for node in map(self.graph.node, range(len(self.graph))):
             reads.update(node["arguments"])
         return [self._in_place(w, reads) for w in written]
@@ -213,7 +213,7 @@ class Inputs(Nodes):
             if isinstance(value, number):
                 return self.value(self._call("scalar", number(value)))
         if hasattr(type(value), "__kfusion_complex__") or (library == "torch" and type(value) is complex):
-            raise no_form(f"{what} is of complex numbers", "write torch's function of them")
+            raise not_traced(f"{what} is of complex numbers", "write torch's function of them")
         if library == "numpy" and isinstance(value, np.ndarray) and value.dtype.kind in "iuc":
             _require_form(value, what)
         if is_array(value):
@@ -302,7 +302,7 @@ class Inputs(Nodes):
 def _require_form(array: np.ndarray, what: str) -> None:
     """Raises where NumPy's own functions may compute with an array and kernels cannot: of small or complex numbers."""
     if array.dtype.name not in ITEM_BYTES and array.dtype.isnative:
-        raise no_form(f"{what} is of {array.dtype}, which graphs have no dtype for", "write x.astype(...) of it")
+        raise not_traced(f"{what} is of {array.dtype}, which graphs have no dtype for", "write x.astype(...) of it")
 
 
 def _variable_of(array: Any) -> str | None:

@@ -13,7 +13,7 @@ from .heads import Heads
 from .memory import DETACHED, Memory, Path
 from .sizes import RecordedGraph
 from .source import trace_error, user_line
-from .values import Attempt, Call, Form, Node, Traced, WritingCall
+from .values import Alternative, Attempt, Call, Node, Traced, WritingCall
 
 
 class Nodes:
@@ -30,7 +30,7 @@ class Nodes:
         self.recorded = recorded
         self.calls: list[Call] = []
         self.library_calls: list[Callable[..., Any]] = []  # as the graph's nodes number them
-        self.forms: list[Form] = []
+        self.alternatives: list[Alternative] = []
         self.writing_calls: dict[int, WritingCall] = {}  # by the node after it
         self.is_open = True
         self.heads = Heads(self.attempt.whole)
@@ -194,7 +194,7 @@ class Nodes:
         self.library_calls.append(run)
         return [self._result(n, [values]) for n in made]
 
-    def library_form(
+    def library_alternative(
         self,
         name: str,
         run: Callable[..., Any],
@@ -207,9 +207,9 @@ class Nodes:
         axes lie in memory in that `order`, if not in C's."""
         nodes = [self._stored(self.node(v)) for v in values]
         if max(nodes) < self.node(made):
-            self.graph.library_form(nodes, self.node(made), name, len(self.library_calls), first, order)
+            self.graph.library_alternative(nodes, self.node(made), name, len(self.library_calls), first, order)
             self.library_calls.append(run)
-            self.forms.append(Form(self.node(made), tuple(nodes), run, tuple(order)))
+            self.alternatives.append(Alternative(self.node(made), tuple(nodes), run, tuple(order)))
 
     def itself(self, x: Traced) -> Traced:
         """A view of all of x: another node, of which gradients can be told apart."""
@@ -219,7 +219,7 @@ class Nodes:
 
     def orders(self) -> dict[int, tuple[int, ...]]:
         """By node, the order in which its axes lie in memory where a function of the array library makes it."""
-        return {form.result: form.order for form in self.forms if form.order}
+        return {alternative.result: alternative.order for alternative in self.alternatives if alternative.order}
 
     def _stored(self, node: int) -> int:
         """The node, or what a kernel makes of a float argument: libraries take no scalars of the graph."""

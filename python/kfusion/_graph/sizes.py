@@ -16,7 +16,6 @@ import functools
 import operator
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,120 +23,9 @@ import numpy as np
 from .. import _core
 from .number import ALONE, ARITHMETIC, COMPARISONS, OF_INTS, READ, is_number, read
 from .structure import Constant, Fresh, may_hold_results, walk
+from .tape import Built, Computed, Extents, NotTheSame, Register, Shape, Tape, differing
 
-Shape = tuple[int, ...]
 _READING = ("dtype", "hash", "library", "node", "stages")  # methods of a graph that add nothing
-
-
-class NotTheSame(BaseException):
-    """Calls with other sizes need another trace. No code of the user's is to handle it."""
-
-
-@dataclass(frozen=True)
-class _Register:
-    """The place of a value that a tape computes."""
-
-    index: int
-
-
-class _Extents(NamedTuple):
-    """Reads a node's extents: those of `axes` are the next registers, those of `fixed` must have these values."""
-
-    node: int
-    axes: tuple[int, ...]
-    fixed: tuple[tuple[int, int], ...]
-
-
-class _Computed(NamedTuple):
-    """The next register: a function of registers and constants. It must be of this type; `is_fixed`: of this value."""
-
-    function: Callable[..., Any]
-    operands: tuple[Any, ...]
-    type: type
-    is_fixed: bool
-    value: Any
-
-
-class _Built(NamedTuple):
-    """A method of the graph, and what it must give. `varies`: registers are among the arguments."""
-
-    method: str
-    arguments: Sequence[Any]
-    varies: bool
-    result: Any
-
-
-class Tape:
-    """The steps of a trace, for calls with other extents.
-
-    Args:
-        shapes: of the call's arrays.
-        other: of those of another call: where these differ, extents may vary.
-    """
-
-    def __init__(self, shapes: Sequence[Shape], other: Sequence[Shape]) -> None:
-        pairs = enumerate(zip(shapes, other, strict=True))
-        self._varying = [(i, axis) for i, (here, there) in pairs for axis in differing(here, there)]
-        self._shapes = [tuple(shape) for shape in shapes]
-        self._steps: list[_Extents | _Computed | _Built] = []
-        self._registers = len(self._varying)
-
-    def register_of(self, array: int, axis: int) -> int | None:
-        """The register of an extent of the call's; None where it does not vary."""
-        return self._varying.index((array, axis)) if (array, axis) in self._varying else None
-
-    def add(self, step: _Extents | _Computed | _Built) -> int:
-        """Appends a step; the register of its first result."""
-        self._steps.append(step)
-        first = self._registers
-        self._registers += len(step.axes) if isinstance(step, _Extents) else isinstance(step, _Computed)
-        return first
-
-    def play(self, shapes: Sequence[Shape]) -> tuple[Any, list[Any]] | None:
-        """The graph of a call with arrays of these shapes, and the registers; None where it needs another trace."""
-        if not self._fits(shapes):
-            return None
-        values: list[Any] = [shapes[i][axis] for i, axis in self._varying]
-        graph = _core.Graph()
-        for step in self._steps:
-            if type(step) is _Built:
-                arguments = filled(step.arguments, values) if step.varies else step.arguments
-                if getattr(graph, step.method)(*arguments) != step.result:
-                    return None
-            elif type(step) is _Computed:
-                value = step.function(*[values[o.index] if type(o) is _Register else o for o in step.operands])
-                if type(value) is not step.type or (step.is_fixed and value != step.value):
-                    return None
-                values.append(value)
-            elif not _read(graph.shape(step.node), step, values):  # type: ignore[union-attr, arg-type]
-                return None
-        return graph, values
-
-    def _fits(self, shapes: Sequence[Shape]) -> bool:
-        """Whether extents differ only where they may."""
-        return list(map(len, shapes)) == list(map(len, self._shapes)) and all(
-            (i, axis) in self._varying
-            for i, (here, there) in enumerate(zip(shapes, self._shapes, strict=True))
-            for axis in differing(here, there)
-        )
-
-
-def _read(shape: Shape, step: _Extents, values: list[Any]) -> bool:
-    values += [shape[axis] for axis in step.axes]
-    return all(shape[axis] == n for axis, n in step.fixed)
-
-
-def differing(shape: Shape, other: Shape) -> tuple[int, ...]:
-    """The axes whose extents are not the same."""
-    return tuple(axis for axis, (n, m) in enumerate(zip(shape, other, strict=True)) if n != m)
-
-
-def filled(template: Any, values: Sequence[Any]) -> Any:
-    """The template with values in the places of registers, within tuples and lists."""
-    kind = type(template)
-    if kind is _Register:
-        return values[template.index]
-    return kind([filled(item, values) for item in template]) if kind is tuple or kind is list else template
 
 
 class _Pair(NamedTuple):
@@ -212,7 +100,7 @@ class RecordedGraph:
         made = []
         for of in (_shape, _strides):
             pairs = enumerate(zip(of(pair.here), of(pair.there), strict=True))
-            operands = (_Register(pair.register),)
+            operands = (Register(pair.register),)
             made.append(tuple(self.add_value(_item(of, axis), operands, *values) for axis, values in pairs))
         return made[0], made[1]
 
@@ -221,13 +109,13 @@ class RecordedGraph:
         pair = self.tensors.get(id(operand))
         return value(operand, call) if pair is None else pair[call]
 
-    def register_of(self, operand: Any) -> _Register:
+    def register_of(self, operand: Any) -> Register:
         """The register of a size or a tensor made of sizes."""
-        return _Register(operand._register if is_size(operand) else self.tensors[id(operand)].register)
+        return Register(operand._register if is_size(operand) else self.tensors[id(operand)].register)
 
-    def add(self, function: Callable[..., Any], operands: tuple[Any, ...], kind: type) -> _Register:
+    def add(self, function: Callable[..., Any], operands: tuple[Any, ...], kind: type) -> Register:
         """A step that computes what may vary."""
-        return _Register(self.tape.add(_Computed(function, operands, kind, False, None)))
+        return Register(self.tape.add(Computed(function, operands, kind, False, None)))
 
     def add_tensor(self, function: Callable[..., Any], operands: tuple[Any, ...], here: Any, there: Any) -> Any:
         """A step that computes a tensor, which is the present call's."""
@@ -242,7 +130,7 @@ class RecordedGraph:
         is_fixed = type(here) is type(there) and bool(here == there)
         if not is_fixed and (type(here) is not type(there) or type(here) not in (int, float, list)):
             raise self.failed()
-        step = _Computed(function, operands, type(here), is_fixed, here if is_fixed else None)
+        step = Computed(function, operands, type(here), is_fixed, here if is_fixed else None)
         register = self.tape.add(step)
         return here if is_fixed else self._size(here, there, register)
 
@@ -258,7 +146,7 @@ class RecordedGraph:
                 raise self.failed()
             axes = differing(here, there)
             fixed = tuple((axis, n) for axis, n in enumerate(here) if axis not in axes)
-            first = self.tape.add(_Extents(node, axes, fixed))
+            first = self.tape.add(Extents(node, axes, fixed))
             sizes = {axis: self._size(here[axis], there[axis], first + i) for i, axis in enumerate(axes)}
             self._known[node] = tuple(sizes.get(axis, n) for axis, n in enumerate(here))
         return self._known[node]
@@ -270,13 +158,13 @@ class RecordedGraph:
             NotTheSame: its result is of no type that can vary, and differs.
         """
         operands = tuple(map(read, operands))
-        key = function, tuple(_Register(o._register) if is_size(o) else (type(o), o) for o in operands)
+        key = function, tuple(Register(o._register) if is_size(o) else (type(o), o) for o in operands)
         if key not in self._results:
             try:
                 here, there = (function(*[value(o, call) for o in operands]) for call in range(2))
             except Exception:
                 raise self.failed() from None
-            places = tuple(_Register(o._register) if is_size(o) else o for o in operands)
+            places = tuple(Register(o._register) if is_size(o) else o for o in operands)
             self._results[key] = self.add_value(function, places, here, there)
         return self._results[key]
 
@@ -320,7 +208,7 @@ class RecordedGraph:
         result = getattr(self.present, method)(*here)
         if result != getattr(self._other, method)(*there):  # one has a node more
             raise self.failed()
-        self.tape.add(_Built(method, template(arguments) if varies else arguments, varies, result))
+        self.tape.add(Built(method, template(arguments) if varies else arguments, varies, result))
         return result
 
     def _size(self, here: Any, there: Any, register: int) -> Any:
@@ -400,7 +288,7 @@ def of_call(arguments: Any, call: int) -> Any:
 
 def template(arguments: Any) -> Any:
     """Registers in the places of sizes within tuples and lists, for `filled`."""
-    return _within(lambda leaf: _Register(leaf._register) if is_size(leaf) else leaf, arguments)
+    return _within(lambda leaf: Register(leaf._register) if is_size(leaf) else leaf, arguments)
 
 
 def sized(structure: Any, values: Sequence[Any]) -> Any:
@@ -409,7 +297,7 @@ def sized(structure: Any, values: Sequence[Any]) -> Any:
     def visit(_: str, leaf: Any) -> Any:
         if is_size(leaf):
             return values[leaf._register]
-        is_tensor = isinstance(leaf, (Constant, Fresh)) and type(leaf.value) is _Register
+        is_tensor = isinstance(leaf, (Constant, Fresh)) and type(leaf.value) is Register
         return type(leaf)(values[leaf.value.index]) if is_tensor else leaf
 
     return walk(structure, visit, enters=may_hold_results)

@@ -25,8 +25,8 @@ class TraceError(TypeError):
     """What a function does with a value that a graph cannot hold; the message names the line and what to write."""
 
 
-class NoForm(TraceError):
-    """A graph has no form for a call; a function of the array library may compute it as a node of its own."""
+class NotTraced(TraceError):
+    """A graph has no ops for a call; a function of the array library may compute it as a node of its own."""
 
 
 class NothingReturned(TraceError):
@@ -44,15 +44,15 @@ class TraceAttributeError(TraceError, AttributeError):
 class SetsState(BaseException):
     """A function that is traced sets something that each call must set. No code of the user's is to handle it.
 
-    `places` are where (`state.Place`); none: in lists, dicts and objects among its arguments.
+    `targets` are where (`targets.Target`); none: in lists, dicts and objects among its arguments.
     `what` names them, for messages.
     """
 
     __kfusion_effects__ = True  # what C++ knows it by
 
-    def __init__(self, function: str, places: Sequence[Any] = (), what: str = "something in its arguments") -> None:
+    def __init__(self, function: str, targets: Sequence[Any] = (), what: str = "something in its arguments") -> None:
         super().__init__(f"kfusion.{function}: it sets what only a call of its own can set")
-        self.places, self.what = tuple(places), what
+        self.targets, self.what = tuple(targets), what
 
 
 def user_frame() -> FrameType | None:
@@ -116,9 +116,9 @@ def trace_error(what: str, hint: str = "", line: str | None = None) -> TraceErro
     return TraceError(message(what, hint, line))
 
 
-def no_form(what: str, hint: str = "") -> NoForm:
+def not_traced(what: str, hint: str = "") -> NotTraced:
     """An error like `trace_error`'s, for what the array library may compute instead."""
-    return NoForm(message(what, hint))
+    return NotTraced(message(what, hint))
 
 
 def message(what: str, hint: str = "", line: str | None = None) -> str:

@@ -44,7 +44,7 @@ class Tracer(Inputs):
         self.writes = 0
         self.last_draw: list[Traced] = []  # that the last call of the library which draws random numbers has run
         self.counts: dict[float, Traced] = {}  # of batches, by the numbers that stand for their reciprocals
-        self.takes_apart = False  # a function of torch's, whose operators must all have a form
+        self.takes_apart = False  # a function of torch's, whose operators must all be traced
         self.is_trying = False  # functions on tensors without data, which stand for values
         self._seed: Number | None = None
         self._streams = 0

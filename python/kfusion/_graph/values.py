@@ -57,7 +57,7 @@ class Call(NamedTuple):
     result: int
 
 
-class Form(NamedTuple):
+class Alternative(NamedTuple):
     """A function of the array library for what several nodes compute: `run` takes the arguments, returns a list of one
     array, which has the axes in that order, if any."""
 

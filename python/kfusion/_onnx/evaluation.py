@@ -18,7 +18,7 @@ from . import tensors, torch_calls
 from .control_flow import control_flow
 from .library import onnx, reference
 from .nodes import Node
-from .values import Held, as_dtype, carrier, dtype_of, has_form, is_unknown, seen, shape_of, size_of, stored
+from .values import Held, as_dtype, carrier, dtype_of, is_graph_dtype, is_unknown, seen, shape_of, size_of, stored
 
 _MISTAKEN = frozenset([("", "STFT"), ("", "Loop"), ("", "Scan")])  # shape inference forgets, or guesses, a part
 _MOST_TRIED = 1 << 16  # elements of inputs with which an operator is run to see what it gives
@@ -131,7 +131,7 @@ def library_call(tracer: Tracer, node: Node, values: dict[str, Any], functions: 
     call = _Call(run, given, types, node)
     carriers = [(carrier(d, what), s) for d, s in types]
     made = tracer.library_call(f"onnx.{node.op}", call, [_value(v) for v in unknown.values()], carriers)
-    results = iter([m if has_form(d) else Held(m, d) for m, (d, _) in zip(made, types, strict=True)])
+    results = iter([m if is_graph_dtype(d) else Held(m, d) for m, (d, _) in zip(made, types, strict=True)])
     return [next(results) if name else None for name in node.proto.output]
 
 
@@ -248,4 +248,4 @@ def count(shape: Sequence[int]) -> int:
 def number_of(value: np.ndarray) -> Any:
     """A known array of one element as a number of Python that kernels hold; itself where it is none."""
     is_number = value.ndim == 0 and (value.dtype.kind in "bif" or value.dtype == as_dtype("bfloat16"))
-    return value.item() if is_number and has_form(value.dtype) else value
+    return value.item() if is_number and is_graph_dtype(value.dtype) else value

@@ -19,7 +19,7 @@ from . import rows_elementwise, rows_networks, rows_reductions, rows_shapes, ten
 from .evaluation import of_bits
 from .interpreter import Interpreter
 from .model import Model
-from .values import AllKnown, NeedsValues, carrier, has_form, is_unknown, stored
+from .values import AllKnown, NeedsValues, carrier, is_graph_dtype, is_unknown, stored
 
 _MOST_KEPT = 64  # functions, by shapes and values
 
@@ -239,7 +239,7 @@ def _result(result: Any, outputs: Any, library: str, device: Any) -> Any:
     if isinstance(result, np.ndarray):
         return tensors.made(result.copy(), library, device)
     array = next(outputs)
-    if not has_form(result):
+    if not is_graph_dtype(result):
         return tensors.made(of_bits(tensors.to_numpy(array), result), library, device)
     return tensors.back(array, library)
 

@@ -17,7 +17,7 @@ from .evaluation import Evaluated, bits, library_call, number_of, outer_names
 from .library import onnx
 from .nodes import Node
 from .table import ROWS, aliased
-from .values import Held, NoRow, carrier, dtype_of, has_form, is_known, is_unknown, shape_of, size_of, stored
+from .values import Held, NoRow, carrier, dtype_of, is_graph_dtype, is_known, is_unknown, shape_of, size_of, stored
 
 _MOST_FOLDED = 4096  # elements of a result that is computed while a model is traced
 _DEEPEST = 50  # functions within functions
@@ -41,7 +41,7 @@ class Interpreter:
 
     def input(self, name: str, value: Traced, dtype: np.dtype[Any]) -> Any:
         """The value of a model's input, of the dtype that it says."""
-        given = value if has_form(dtype) else Held(value, dtype)
+        given = value if is_graph_dtype(dtype) else Held(value, dtype)
         small = value.ndim <= 1 and size_of(value) <= (64 if dtype.kind in "iub" else 16)
         if small:
             self._remember(given, frozenset((name,)))
@@ -64,7 +64,7 @@ class Interpreter:
         if self.device is not None:
             spec = Spec(shape, spec.dtype, "torch", str(self.device))
         value = self.tracer.input(self.tracer._free_name(name), spec, given, captured=True)
-        return value if has_form(dtype) else Held(value, dtype)
+        return value if is_graph_dtype(dtype) else Held(value, dtype)
 
     def given(self, array: np.ndarray) -> Any:
         """An array that is known as kernels are given it."""
@@ -236,7 +236,7 @@ class Interpreter:
         if not is_known(value):
             return value
         if id(value) not in self._lifted:
-            if not has_form(value.dtype):
+            if not is_graph_dtype(value.dtype):
                 raise NoRow
             array = np.ascontiguousarray(value).reshape(value.shape)
             name = self._names.get(id(value), "constant")

@@ -15,7 +15,7 @@ from .functions import kf
 from .library import onnx
 from .refusals import RANDOM, refused
 from .table import row
-from .values import Held, NoRow, dtype_of, has_form, is_known
+from .values import Held, NoRow, dtype_of, is_graph_dtype, is_known
 
 
 def _unary(function: Any) -> Any:
@@ -41,7 +41,7 @@ def operands(at: Any, *values: Any) -> list[Any]:
 def dtype(x: Any) -> str:
     """The name of the dtype of a value that graphs have a dtype for."""
     name = str(dtype_of(x).name)
-    if not has_form(dtype_of(x)):
+    if not is_graph_dtype(dtype_of(x)):
         raise NoRow
     return name
 
@@ -144,9 +144,9 @@ def _cast_like(at: Any, node: Any, x: Any, like: Any) -> Any:
 
 
 def _cast_to(at: Any, x: Any, to: np.dtype[Any]) -> Any:
-    if is_known(x) and has_form(to) and has_form(x.dtype) and to.kind not in "iu":
+    if is_known(x) and is_graph_dtype(to) and is_graph_dtype(x.dtype) and to.kind not in "iu":
         return x.astype(to)
-    if isinstance(x, Held) or not has_form(to) or (dtype(x) in FLOATS and to.kind in "iu"):
+    if isinstance(x, Held) or not is_graph_dtype(to) or (dtype(x) in FLOATS and to.kind in "iu"):
         raise NoRow  # what overflows is the reference's
     return kf.astype(at.lift(x), to.name)
 

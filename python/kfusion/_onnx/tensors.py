@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _arrays
 from .._spec import is_array
-from .values import as_dtype, has_form
+from .values import as_dtype, is_graph_dtype
 
 _BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # by bytes: dtypes that NumPy and torch have
 
@@ -88,7 +88,7 @@ def to_numpy(tensor: Any) -> np.ndarray:
 
 def stored(tensor: Any, carrier: str) -> Any:
     """A tensor as its carrier holds it."""
-    if has_form(dtype_of(tensor)):
+    if is_graph_dtype(dtype_of(tensor)):
         return tensor
     return tensor.contiguous().view(getattr(torch(), carrier))
 

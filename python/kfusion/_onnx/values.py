@@ -7,7 +7,6 @@ optional input that is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -96,7 +95,7 @@ def as_dtype(name: str) -> np.dtype[Any]:
     return made
 
 
-def has_form(dtype: np.dtype[Any]) -> bool:
+def is_graph_dtype(dtype: np.dtype[Any]) -> bool:
     """Whether graphs have the dtype."""
     return dtype.name in ITEM_BYTES
 
@@ -107,7 +106,7 @@ def carrier(dtype: np.dtype[Any], what: str) -> str:
     Raises:
         Refused: there is none: strings, complex numbers.
     """
-    if has_form(dtype):
+    if is_graph_dtype(dtype):
         return str(dtype.name)
     if dtype.kind in "OSUc" or dtype.itemsize not in _CARRIERS:
         kind = "strings" if dtype.kind in "OSU" else dtype.name
@@ -117,7 +116,7 @@ def carrier(dtype: np.dtype[Any], what: str) -> str:
 
 def stored(array: np.ndarray) -> np.ndarray:
     """An array as its carrier holds it."""
-    return array if has_form(array.dtype) else array.view(as_dtype(carrier(array.dtype, "an array")))
+    return array if is_graph_dtype(array.dtype) else array.view(as_dtype(carrier(array.dtype, "an array")))
 
 
 def seen(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
@@ -128,8 +127,3 @@ def seen(array: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 def integers(array: Any) -> list[int]:
     """The elements of a known array of integers."""
     return [int(n) for n in np.asarray(array).ravel()]
-
-
-def none_if_empty(items: Iterable[int]) -> tuple[int, ...] | None:
-    """The items, or None where there are none."""
-    return tuple(items) or None

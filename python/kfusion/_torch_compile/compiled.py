@@ -40,11 +40,11 @@ class Compiled:
         nodes = list(module.graph.nodes)
         self._module = module
         self._constants = fx_graphs.constants(module)
-        self._places = [n for n in nodes if n.op == "placeholder"]
+        self._placeholders = [n for n in nodes if n.op == "placeholder"]
         self._results = list(nodes[-1].args[0]) if isinstance(nodes[-1].args[0], (tuple, list)) else [nodes[-1].args[0]]
         self._plan_host(nodes)
         self._plan_arguments()
-        self._layouts = Layouts(self._fused_results, self._places)
+        self._layouts = Layouts(self._fused_results, self._placeholders)
         self._is_eager = not self._fused_results or any(map(self._is_of_memory, nodes))
         self.function: Any = None if self._is_eager else fuse(self._traced_function(name))
         self._donated = [] if self._is_eager else self._given_away(donated)
@@ -69,7 +69,7 @@ class Compiled:
         """Chooses what the fused function computes, and what the host."""
         wanted = dict.fromkeys(r for r in self._results if hasattr(r, "op"))
         made_first = bases(list(wanted))
-        on_host = set(self._places)
+        on_host = set(self._placeholders)
         made: set[Any] = set()  # of sizes and constants alone
         self._fused_results = []
         for node in nodes:
@@ -82,15 +82,15 @@ class Compiled:
             elif (node in wanted or node in made_first) and node not in on_host:
                 self._fused_results.append(node)
                 on_host.add(node)
-        inside = _made_of(self._fused_results, set(self._places))
-        host = _made_of(wanted, {*self._places, *self._fused_results})
+        inside = _made_of(self._fused_results, set(self._placeholders))
+        host = _made_of(wanted, {*self._placeholders, *self._fused_results})
         self._inside = [n for n in nodes if n in inside]
         self._host = [n for n in nodes if n in host]
-        self._read = [n for n in self._places if any(u in inside for u in n.users)]
+        self._read = [n for n in self._placeholders if any(u in inside for u in n.users)]
 
     def _is_of_memory(self, node: Any) -> bool:
         """Whether a node reads memory by strides that no traced value has, or gives a view that comes back."""
-        if not fx_graphs.reads_by_strides(node) or node.args[0] in self._places:
+        if not fx_graphs.reads_by_strides(node) or node.args[0] in self._placeholders:
             return False
         views, waiting = set(), [node]
         while waiting:
@@ -177,7 +177,7 @@ class Compiled:
 
     def _eagerly(self, values: dict[Any, Any]) -> list[Any]:
         with _plain_torch():
-            return list(self._module(*[values[n] for n in self._places]))
+            return list(self._module(*[values[n] for n in self._placeholders]))
 
     def _refused(self, error: Exception, values: dict[Any, Any]) -> list[Any]:
         """Runs operator by operator what has no kernels: where torch runs it, from now on."""

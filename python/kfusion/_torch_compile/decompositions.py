@@ -1,4 +1,4 @@
-"""Which operators torch takes apart before a graph is traced: those that kernels have no form for and that are made of
+"""Which operators torch takes apart before a graph is traced: those that kernels have no ops for and that are made of
 others that they have.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 
-from .._tracing.aten import RANDOM, has_form
+from .._tracing.aten import RANDOM, is_traced
 
 # What the library computes faster whole than kernels do its parts, or exactly so.
 _WHOLE_NAMES = """
@@ -69,4 +69,4 @@ def table() -> dict[Any, Callable[..., Any]]:
 def _is_kept(op: Any) -> bool:
     name = op._schema.name.partition("::")[2]
     whole = name in RANDOM or name in _WHOLE or name.startswith(("upsample", "_upsample", "linalg", "fft"))
-    return whole or has_form(op)
+    return whole or is_traced(op)

@@ -69,16 +69,16 @@ class _Joint:
         self._graph = joint.graph
         self._constants = fx_graphs.constants(joint)
         self._nodes = list(joint.graph.nodes)
-        self._places = [n for n in self._nodes if n.op == "placeholder"]
+        self._placeholders = [n for n in self._nodes if n.op == "placeholder"]
         outputs = self._nodes[-1].args[0]
         self._results = [n for n in outputs[:results] if isinstance(n, torch.fx.Node)]
         self._gradients = outputs[results:]
-        late = {n for n in self._places if "tangents" in n.name}
+        late = {n for n in self._placeholders if "tangents" in n.name}
         for node in self._nodes:
             if any(n in late for n in node.all_input_nodes):
                 late.add(node)
         self._late = late - {self._nodes[-1]}
-        self._primals = [n for n in self._places if n not in late]
+        self._primals = [n for n in self._placeholders if n not in late]
         self._written = _written(self._nodes)
 
     def saved(self) -> tuple[list[Any], list[Any]]:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._graph.source import NoForm, TraceError, trace_error
+from .._graph.source import NotTraced, TraceError, trace_error
 from .._graph.structure import leaves, walk
 from .._graph.tracer import Tracer, current
 from .._graph.values import tracer_of
@@ -105,7 +105,7 @@ def called(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, only_fi
     if op._schema.is_mutable:
         return _mutating(op, name, args, kwargs)
     if only_first and name in FIRSTS:
-        with contextlib.suppress(NoForm):
+        with contextlib.suppress(NotTraced):
             lifted = _lifted(args, kwargs)
             return (FIRSTS[name](*lifted[0], **lifted[1]),)
     if function is None:
@@ -113,9 +113,9 @@ def called(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, only_fi
     try:
         lifted = (args, kwargs) if name in _WRITING else _lifted(args, kwargs)
         build = functools.partial(function, *lifted[0], **lifted[1])
-        return library_calls.with_form(op, f"torch.{name}", args, kwargs, build)
-    except (NoForm, TypeError, ValueError, IndexError) as error:
-        if isinstance(error, TraceError) and not isinstance(error, NoForm):
+        return library_calls.with_alternative(op, f"torch.{name}", args, kwargs, build)
+    except (NotTraced, TypeError, ValueError, IndexError) as error:
+        if isinstance(error, TraceError) and not isinstance(error, NotTraced):
             raise
         return _by_library(op, name, args, kwargs)
 
@@ -219,7 +219,7 @@ def _as_function(op: Any, name: str, args: Any, kwargs: Any) -> Any:
     return torch_function(plain, *given, op)
 
 
-def has_form(op: Any) -> bool:
+def is_traced(op: Any) -> bool:
     """Whether an operator of aten is known by a row or by the rule."""
     name = op._schema.name.partition("::")[2]
     if name in ROWS or f"{name}.{op._overloadname}" in ROWS:
@@ -282,7 +282,7 @@ def _made(tracer: Tracer, op: Any, name: str, args: Any, kwargs: Any) -> Any:
     if function is not None and tracer.inputs:
         try:
             return function(tracer, *args, **kwargs)
-        except NoForm:
+        except NotTraced:
             pass
     made = getattr(sys.modules["torch"], name, op)
     try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._graph.source import no_form
+from .._graph.source import not_traced
 from .._graph.values import Call, Node
 from .._ops import losses, views
 from .._ops import primitives as p
@@ -77,11 +77,11 @@ _BACKWARD = "nll_loss_backward"
 
 def _axis_of_classes(logs: Any, targets: Any) -> int:
     if 0 in logs.shape:
-        raise no_form("of no elements")
+        raise not_traced("of no elements")
     if targets.ndim != logs.ndim - 1:
-        raise no_form("of one row and an array of one target")
+        raise not_traced("of one row and an array of one target")
     if targets._dtype not in INTEGERS:
-        raise no_form("of targets that are bytes")
+        raise not_traced("of targets that are bytes")
     return 1 if logs.ndim > 1 else 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._graph.memory import c_strides
-from .._graph.source import no_form
+from .._graph.source import not_traced
 from .._graph.tracer import Tracer
 from .._graph.values import stage
 from .._ops import activations, contractions, dropout, joins, norms, views
@@ -30,7 +30,7 @@ def _full(tracer: Tracer, size: Any, value: Any, *, dtype: Any = None, device: A
     like: Any = tracer.value_of_input(0)
     name = dtype_names.name_of(dtype) if dtype is not None else ""
     if name not in DTYPES or isinstance(value, complex) or not library_trials.lies_on(like, device or like.device):
-        raise no_form("torch.full of that dtype or device is made by torch")
+        raise not_traced("torch.full of that dtype or device is made by torch")
     scalar = tracer.add("cast", tracer.lift(value, "torch"), name)
     made = tracer.of_library(tracer.view("broadcast", scalar, list(size)), "torch")
     made._memory.strides = c_strides(made.shape)
@@ -54,7 +54,7 @@ def _scalar_tensor(tracer: Tracer, value: Any, **said: Any) -> Any:
 
 def _filled_like(x: Any, value: Any, dtype: Any, device: Any) -> Any:
     if device is not None and not library_trials.lies_on(x, device):
-        raise no_form("torch.full_like on another device")
+        raise not_traced("torch.full_like on another device")
     return views.full_like(x, value, dtype)
 
 
@@ -107,7 +107,7 @@ def _index(x: Any, indices: Sequence[Any]) -> Any:
 @row("view", "_unsafe_view", "reshape", "_reshape_alias", "view_copy")
 def _view(x: Any, size: Any, *strides: Any) -> Any:
     if not isinstance(size, (tuple, list)):
-        raise no_form("reading bytes as another type is not traced")
+        raise not_traced("reading bytes as another type is not traced")
     return views.reshape(x, tuple(size))
 
 
@@ -132,7 +132,7 @@ def _to_copy(x: Any, *targets: Any, dtype: Any = None, device: Any = None, layou
         elif isinstance(target, torch.Tensor):
             dtype, device = getattr(target, "dtype", None), getattr(target, "device", None)
     if device is not None and not library_trials.lies_on(x, device):
-        raise no_form("moving a value to another device is a call of the library")
+        raise not_traced("moving a value to another device is a call of the library")
     return FUNCTIONS["to"](x, dtype=dtype) if dtype is not None else x
 
 
@@ -186,10 +186,10 @@ def _slice_scatter(x: Any, src: Any, dim: int = 0, start: Any = None, end: Any =
     axis = views.axis_of(x, dim, "slice_scatter")
     first, last, _ = slice(start, end).indices(x.shape[axis])
     if step != 1:
-        raise no_form("steps are written by the library")
+        raise not_traced("steps are written by the library")
     parts = joins.parts(x, [0, first, max(first, last), x.shape[axis]], axis)
     if tuple(src.shape) != tuple(parts[1].shape):
-        raise no_form("torch refuses other extents than the slice's")
+        raise not_traced("torch refuses other extents than the slice's")
     return joins.concatenate([parts[0], views.astype(src, x._dtype), parts[2]], axis)
 
 
@@ -198,7 +198,7 @@ def _select_scatter(x: Any, src: Any, dim: int, index: int) -> Any:
     axis = views.axis_of(x, dim, "select_scatter")
     index = index + x.shape[axis] if index < 0 else index
     if not 0 <= index < x.shape[axis]:
-        raise no_form("torch refuses the index")
+        raise not_traced("torch refuses the index")
     return _slice_scatter(x, views.expand_dims(src, axis), axis, index, index + 1)
 
 
@@ -267,7 +267,7 @@ for _name in ("sum", "mean", "prod"):
 def _spread_and_mean(name: str) -> Any:
     def spread(x: Any, dim: Any = None, unbiased: Any = None, keepdim: bool = False, *, correction: Any = None) -> Any:
         if x.ndim == 0:
-            raise no_form("of no axes")
+            raise not_traced("of no axes")
         if unbiased is None:
             correction = 1 if correction is None else correction
         return FUNCTIONS[name](x, dim, unbiased, keepdim, correction=correction)
@@ -284,14 +284,14 @@ def _softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     if half_to_float:
         x = views.astype(x, "float32")
     if x.ndim == 0:
-        raise no_form("of no axes")
+        raise not_traced("of no axes")
     return activations.softmax(x, dim)
 
 
 @row("_log_softmax")
 def _log_softmax(x: Any, dim: int, half_to_float: bool) -> Any:
     if x.ndim == 0:
-        raise no_form("of no axes")
+        raise not_traced("of no axes")
     return activations.log_softmax(views.astype(x, "float32") if half_to_float else x, dim)
 
 
@@ -317,7 +317,7 @@ def _log_softmax_backward(gradient: Any, y: Any, dim: int, dtype: Any) -> Any:
 def _native_layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
     axes = tuple(range(-len(shape), 0))
     if not axes or 0 in x.shape:
-        raise no_form("of no elements")
+        raise not_traced("of no elements")
     y = FUNCTIONS["layer_norm"](x, list(shape), weight, bias, eps)
     wide = views.wide(x)
     mean = p.mean(wide, axes, True)
@@ -328,7 +328,7 @@ def _native_layer_norm(x: Any, shape: Any, weight: Any, bias: Any, eps: float) -
 @row("native_group_norm")
 def _native_group_norm(x: Any, weight: Any, bias: Any, n: Any, channels: Any, hw: Any, groups: int, eps: float) -> Any:
     if x.ndim < 3 or 0 in x.shape or x._dtype in HALF:
-        raise no_form("of no elements")
+        raise not_traced("of no elements")
     y = groupnorm(x, groups, weight, bias, eps=eps)
     rows = views.reshape(x, (n, groups, -1))
     mean, variance = p.mean(rows, -1), norms.var(rows, -1)
@@ -338,7 +338,7 @@ def _native_group_norm(x: Any, weight: Any, bias: Any, n: Any, channels: Any, hw
 @first("native_group_norm")
 def _only_group_norm(x: Any, weight: Any, bias: Any, n: Any, channels: Any, hw: Any, groups: int, eps: float) -> Any:
     if x.ndim < 3 or 0 in x.shape:
-        raise no_form("of no elements")
+        raise not_traced("of no elements")
     return groupnorm(x, groups, weight, bias, eps=eps)
 
 
@@ -366,7 +366,7 @@ def _batch_norm_functional(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
     if 0 in x.shape:
-        raise no_form("of no elements")
+        raise not_traced("of no elements")
     if training:
         return _trained_batch_norm(x, weight, bias, momentum, eps, (mean, var))
     y, *saved = _known_batch_norm(x, weight, bias, mean, var, momentum, eps)
@@ -376,7 +376,7 @@ def _batch_norm_functional(
 @row("_native_batch_norm_legit.no_stats")
 def _batch_norm_without_statistics(x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
     if 0 in x.shape:
-        raise no_form("of no elements")
+        raise not_traced("of no elements")
     return _trained_batch_norm(x, weight, bias, momentum, eps)
 
 
@@ -410,7 +410,7 @@ def _convolution(
     groups: int,
 ) -> Any:
     if transposed or x.ndim != 4 or len(stride) != 2:
-        raise no_form("torch.convolution of such axes is a call of the library")
+        raise not_traced("torch.convolution of such axes is a call of the library")
     return FUNCTIONS["conv2d"](x, weight, bias, tuple(stride), tuple(padding), tuple(dilation), groups)
 
 
@@ -441,7 +441,7 @@ def _other_attention(
 def _attention(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale: Any) -> Any:
     """What users called, without the logarithms of the sums that torch's kernels give for a backward pass."""
     if p > 0 or 0 in q.shape or 0 in k.shape:
-        raise no_form("of dropout")
+        raise not_traced("of dropout")
     function = sys.modules["torch"].nn.functional.scaled_dot_product_attention
     options = {"scale": scale, "enable_gqa": q.ndim == 4 and q.shape[1] != k.shape[1]}
     return torch_function("scaled_dot_product_attention", (q, k, v, mask, 0.0, causal), options, function)
@@ -451,7 +451,7 @@ def _attention(q: Any, k: Any, v: Any, mask: Any, p: float, causal: bool, scale:
 def _native_dropout(x: Any, probability: float, train: bool | None) -> Any:
     """The result, and which elements were kept."""
     if x._dtype not in FLOATS or not (train is None or train) or not 0 < probability < 1:
-        raise no_form("of no dropout")
+        raise not_traced("of no dropout")
     with stage(x, "dropout"):
         keeps = dropout.kept(x, probability)
         made = views.wide(x) * dropout.one_of(x, keeps, 1 / (1 - probability), 0.0)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from .._graph.source import no_form
+from .._graph.source import not_traced
 from .._graph.structure import leaves
 from .._graph.values import Traced
 from .._ops import primitives as p
@@ -61,7 +61,7 @@ def cast(name: str, values: dict[Any, Any]) -> dict[Any, Any]:
     """The arguments of torch's function of that name, in the dtypes in which it computes under autocast.
 
     Raises:
-        NoForm: torch chooses dtypes by a rule that is not known here.
+        NotTraced: torch chooses dtypes by a rule that is not known here.
     """
     torch = sys.modules.get("torch")
     x: Any = next((v for v in leaves(values) if isinstance(v, Traced)), None)
@@ -105,7 +105,7 @@ def _dtype(torch: Any, name: str, device: str, values: dict[Any, Any]) -> str | 
     if known <= _WIDEST and (len(widest) == 1 or (widest <= set(_CAST) and "float32" in widest)):
         return "float32" if len(widest) > 1 else None
     hint = f'write the casts, and call under torch.autocast("{device}", enabled=False)'
-    raise no_form(f"torch.{name} under torch.autocast is not traced: torch would choose other dtypes", hint)
+    raise not_traced(f"torch.{name} under torch.autocast is not traced: torch would choose other dtypes", hint)
 
 
 def _cast(x: Any, value: Any, dtype: str) -> Any:

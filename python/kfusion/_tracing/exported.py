@@ -24,7 +24,7 @@ class Program:
         module = program.graph_module
         nodes = list(module.graph.nodes)
         self.__name__ = type(module).__name__ if not program.module_call_graph else "exported"
-        self._places = [n for n in nodes if n.op == "placeholder"]
+        self._placeholders = [n for n in nodes if n.op == "placeholder"]
         self._nodes = [n for n in nodes if n.op not in ("placeholder", "output")]
         self._results = nodes[-1].args[0]
         self._constants = fx_graphs.constants(module)
@@ -33,7 +33,7 @@ class Program:
     def __call__(self, *inputs: Any, **held: Any) -> Any:
         given = iter(inputs)
         values: dict[Any, Any] = {}
-        for node, spec in zip(self._places, self._specs, strict=True):
+        for node, spec in zip(self._placeholders, self._specs, strict=True):
             if spec.kind.name in _HELD:
                 values[node] = held[spec.target]
             elif fx_graphs.is_tensor(node.meta.get("val")):
@@ -46,7 +46,7 @@ class Program:
     def specs(self) -> tuple[tuple[Spec, ...], dict[str, Spec]]:
         """The specs of the inputs that it was exported with, and of what it holds, by name."""
         inputs, held = [], {}
-        for node, spec in zip(self._places, self._specs, strict=True):
+        for node, spec in zip(self._placeholders, self._specs, strict=True):
             value = node.meta.get("val")
             if spec.kind.name in _HELD:
                 held[spec.target] = _spec(spec.target, value)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._graph.sizes import indices, integer, length
-from .._graph.source import no_form, trace_error
+from .._graph.source import not_traced, trace_error
 from .._graph.values import Traced, stage
 from .._ops.views import reshape
 from .._spec import is_array
@@ -49,15 +49,15 @@ def part(x: Traced, key: Any) -> tuple[list[_Range], list[int]]:
     """The slices of x that x[key] is, of steps of 1, and the extents of x[key].
 
     Raises:
-        NoForm: the key is no mix of integers, slices, None and ....
+        NotTraced: the key is no mix of integers, slices, None and ....
         IndexError: as NumPy.
     """
     keys = key if isinstance(key, tuple) else (key,)
     if any(dtype_of(k) or isinstance(k, (bool, list, range)) for k in keys):
-        raise no_form("x[key] = y is traced for integers and slices", "write kf.where(mask, y, x) instead")
+        raise not_traced("x[key] = y is traced for integers and slices", "write kf.where(mask, y, x) instead")
     plan = _plan(x, _expanded(x, keys))
     if plan.arrays or any(step != 1 for _, _, step in plan.slices):
-        raise no_form("x[key] = y is traced for slices with a step of 1", "write kf.where(mask, y, x) instead")
+        raise not_traced("x[key] = y is traced for slices with a step of 1", "write kf.where(mask, y, x) instead")
     return plan.slices, plan.shape
 
 
@@ -66,7 +66,7 @@ def _expanded(x: Traced, keys: tuple[Any, ...]) -> list[Any]:
     refuse_masks(keys)
     for key in keys:
         if isinstance(key, (list, range)):
-            raise no_form(f"a {type(key).__name__} as an index is not traced", "write an array of integers instead")
+            raise not_traced(f"a {type(key).__name__} as an index is not traced", "write an array of integers instead")
     dots = [i for i, key in enumerate(keys) if key is Ellipsis]
     taken = sum(key is not None and key is not Ellipsis for key in keys)
     if taken > x.ndim:

@@ -14,7 +14,7 @@ from typing import Any
 from .._graph.memory import c_strides
 from .._graph.number import is_number, value_of
 from .._graph.sizes import is_size, of_call
-from .._graph.source import no_form, user_line
+from .._graph.source import not_traced, user_line
 from .._graph.structure import leaves, walk
 from .._graph.values import Traced, tracer_of
 from .._spec import is_array
@@ -51,7 +51,7 @@ def settled(function: Any, name: str, args: Any, kwargs: Any, made: Any) -> Any:
     """`made` of function(*args, **kwargs), with memory of its own where torch copies.
 
     Raises:
-        NoForm: torch gives it in another dtype.
+        NotTraced: torch gives it in another dtype.
     """
     given, results = list(leaves((args, kwargs))), list(leaves(made))
     if function is None or not all(isinstance(r, Traced) for r in results) or any(map(is_complex, given)):
@@ -76,7 +76,7 @@ def _require_dtypes(name: str, results: Sequence[Traced], wanted: Sequence[str])
     for result, dtype in zip(results, wanted, strict=True):
         if result._dtype != dtype:
             what = f"{name} of these dtypes gives {dtype}, and kernels would compute it in {result._dtype}"
-            raise no_form(what, f"write the cast to {dtype}")
+            raise not_traced(what, f"write the cast to {dtype}")
 
 
 def _orders(shared: Sequence[Traced]) -> Sequence[int]:

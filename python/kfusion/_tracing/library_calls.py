@@ -1,4 +1,4 @@
-"""Calls that a graph has no form for: nodes of their own, which the array library computes when the kernels run.
+"""Calls that a graph has no ops for: nodes of their own, which the array library computes when the kernels run.
 
 A torch function is called once on tensors without data (device="meta"), which gives the shapes and dtypes of its
 results, says which arguments it writes to, and raises the errors that it would raise (`library_trials.py`). What the
@@ -12,7 +12,7 @@ from typing import Any
 
 from .._graph.number import is_number
 from .._graph.sizes import has_sizes, of_call
-from .._graph.source import no_form, trace_error
+from .._graph.source import not_traced, trace_error
 from .._graph.structure import leaves
 from .._graph.tracer import Tracer
 from .._graph.values import Traced, WritingCall, tracer_of
@@ -50,7 +50,7 @@ def torch_call(
     if tracer is None:
         raise refusals.refused(name)
     if tracer.takes_apart:
-        raise no_form(f"{name} is a call of the library")
+        raise not_traced(f"{name} is a call of the library")
     with tracer.trying():
         return _called(tracer, function, name, args, kwargs, is_tried, on_data)
 
@@ -116,7 +116,9 @@ def _without_gradients(
     return tried.without_gradients([of_call(shape, 0) for shape in shapes])
 
 
-def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs: Any, build: Callable[[], Any]) -> Any:
+def with_alternative(
+    function: Callable[..., Any] | None, name: str, args: Any, kwargs: Any, build: Callable[[], Any]
+) -> Any:
     """What `build` makes of a call. Where that is of several stages, the graph learns that torch has a function for it,
     unless the call draws random numbers, writes to what it is given, or does without that.
 
@@ -141,7 +143,7 @@ def with_form(function: Callable[..., Any] | None, name: str, args: Any, kwargs:
     if (name, made.ndim) == (library_attention.NAME, _ATTENTION_AXES):
         order = library_attention.order_of_result(library_runs.Run(function, call), call.values)
     run = library_runs.Run(library_attention.runnable(name, function, order), call)
-    tracer.library_form(name, run, call.values, made, first, order or ())
+    tracer.library_alternative(name, run, call.values, made, first, order or ())
     return made
 
 

@@ -1,4 +1,4 @@
-"""Calls of NumPy that a graph has no form for: nodes of their own, which NumPy computes when the kernels run.
+"""Calls of NumPy that a graph has no ops for: nodes of their own, which NumPy computes when the kernels run.
 
 NumPy has no arrays without data: its functions whose results have shapes that follow from the arguments' are listed
 here, and called once on other numbers.

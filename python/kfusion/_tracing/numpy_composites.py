@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._graph.source import no_form
+from .._graph.source import not_traced
 from .._graph.values import Traced, stage, tracer_of
 from .._ops import formulas, statistics, views
 from .._ops import primitives as p
@@ -77,7 +77,7 @@ def _isin(element: Traced, test_elements: Any, invert: bool = False) -> Any:
     values = () if isinstance(test_elements, Traced) else np.asarray(test_elements).ravel()
     if not isinstance(element, Traced) or isinstance(values, tuple) or len(values) > _MOST_VALUES:
         what = f"numpy.isin of traced values, or of more than {_MOST_VALUES}, is not traced"
-        raise no_form(what, "pass a short list of numbers, or call it outside")
+        raise not_traced(what, "pass a short list of numbers, or call it outside")
     hits = [p.equal(element, value) for value in values]
     found = functools.reduce(p.logical_or, hits, views.full_like(element, False, "bool"))
     return p.logical_not(found) if invert else found
@@ -94,7 +94,7 @@ def with_dtype(name: str, reduction: Callable[..., Any]) -> Callable[..., Any]:
             return reduction(x, axis, keepdims)
         to = dtype_name(dtype, f"numpy.{name}: dtype")
         if to == "bool" or (name.endswith("mean") and to not in FLOATS):
-            raise no_form(f"numpy.{name} with dtype={to} is not traced", "write .astype(...) after the call")
+            raise not_traced(f"numpy.{name} with dtype={to} is not traced", "write .astype(...) after the call")
         with stage(x, name):
             return views.astype(reduction(views.astype(x, to), axis, keepdims), to)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._graph.number import read
 from .._graph.sizes import broadcast_shapes
-from .._graph.source import NoForm, TraceError, no_form, trace_error
+from .._graph.source import NotTraced, TraceError, not_traced, trace_error
 from .._graph.structure import leaves, walk
 from .._graph.values import Traced, stage, tracer_of
 from .._ops import contractions, extremes, formulas, norms, views
@@ -108,13 +108,13 @@ def _linalg_norm(x: Traced, ord: Any = None, axis: Any = None, keepdims: bool = 
         raise ValueError("kfusion.linalg.norm: axis must name an axis")
     vectors = x.ndim == 1 if axis is None else not (isinstance(axis, tuple) and len(axis) > 1)
     if ord is not None and not vectors and not (ord == "fro" and (x.ndim if axis is None else len(axis)) == 2):
-        raise no_form("numpy.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
+        raise not_traced("numpy.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
     return norms.norm(x, 2 if ord in (None, "fro") else ord, axis, keepdims)
 
 
 def _dot(x: Any, y: Any) -> Any:
     if max(getattr(x, "ndim", 0), getattr(y, "ndim", 0)) > 2:
-        raise no_form("numpy.dot of more than 2 axes is not traced", "write numpy.matmul instead")
+        raise not_traced("numpy.dot of more than 2 axes is not traced", "write numpy.matmul instead")
     return contractions.matmul(x, y)
 
 
@@ -122,7 +122,7 @@ def _reshape(x: Traced, shape: Any, order: str = "C") -> Any:
     if order == "C":
         return views.reshape(x, shape)
     if order != "F":  # that of the elements in memory, which nobody knows of a value
-        raise no_form(f"numpy.reshape with order={order!r} is not traced", 'write order="C" or order="F"')
+        raise not_traced(f"numpy.reshape with order={order!r} is not traced", 'write order="C" or order="F"')
     turned = views.reshape(views.transpose(x), shape if isinstance(shape, int) else tuple(shape)[::-1])
     return views.transpose(turned)
 
@@ -265,10 +265,10 @@ def _made(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
         return _into(out, function, name, args, kwargs, given)
     try:
         return _in_graph(function, args, kwargs)
-    except NoForm as error:
+    except NotTraced as error:
         try:
             return numpy_calls.numpy_call(function, name, args, kwargs)
-        except NoForm:
+        except NotTraced:
             raise error from None
     except TraceError:
         raise
@@ -276,7 +276,7 @@ def _made(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any
         try:
             return numpy_calls.numpy_call(function, name, args, kwargs)
         except Exception as other:
-            raise other if isinstance(other, TraceError) and not isinstance(other, NoForm) else error from None
+            raise other if isinstance(other, TraceError) and not isinstance(other, NotTraced) else error from None
 
 
 def _without_out(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
@@ -291,7 +291,7 @@ def _without_out(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def _into(out: Any, function: Any, name: str, args: Any, kwargs: Any, given: Any) -> Any:
     """out=: kernels write a result of its dtype and shape there, NumPy any other that it takes."""
     if isinstance(out, Traced):
-        with contextlib.suppress(NoForm):
+        with contextlib.suppress(NotTraced):
             made = _in_graph(function, *given)
             if isinstance(made, Traced) and (made._dtype, made.shape) == (out._dtype, out.shape):
                 return out._write("out", made)  # type: ignore[attr-defined]

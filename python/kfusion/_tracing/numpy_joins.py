@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._graph.source import no_form
+from .._graph.source import not_traced
 from .._graph.values import Traced
 from .._ops import joins, views
 from .._spec import is_array
@@ -84,7 +84,7 @@ def pad(x: Any, pad_width: Any, mode: Any = "constant", **kwargs: Any) -> Any:
     """Means numpy.pad, for a constant and for modes that repeat elements of x."""
     kwargs = kwargs.get("kwargs", kwargs)
     if mode not in _MODES:
-        raise no_form(f"numpy.pad with mode={mode!r} is not traced", f"modes are {', '.join(_MODES)}")
+        raise not_traced(f"numpy.pad with mode={mode!r} is not traced", f"modes are {', '.join(_MODES)}")
     for keyword, value in kwargs.items():
         if keyword != "constant_values" or isinstance(value, (tuple, list)) or np.ndim(value):
             raise refusals.refused_keyword("numpy.pad", keyword)

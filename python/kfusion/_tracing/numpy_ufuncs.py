@@ -12,7 +12,7 @@ import numpy as np
 
 from .._graph.number import read
 from .._graph.sizes import is_int
-from .._graph.source import NoForm
+from .._graph.source import NotTraced
 from .._graph.values import Traced, tracer_of
 from .._ops import contractions, formulas, views
 from .._ops import primitives as p
@@ -58,7 +58,7 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
     """What `ufunc.method(*inputs, **kwargs)` is on traced values, for NumPy's ufuncs and scipy.special's.
 
     Raises:
-        TraceError: it has no form in a graph, or a keyword would not be honoured.
+        TraceError: it has no ops in a graph, or a keyword would not be honoured.
     """
     name = ufunc.__name__
     library = next((m for m in ("numpy", "scipy.special") if getattr(sys.modules.get(m), name, None) is ufunc), "")
@@ -68,7 +68,7 @@ def array_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
         return numpy_calls.numpy_result(function, called, inputs, kwargs)
     try:
         return _in_graph(ufunc, method, library, called, inputs, kwargs)
-    except NoForm:
+    except NotTraced:
         if kwargs.get("out") is None and "where" in kwargs and method == "__call__":  # nobody knows what is elsewhere
             raise
     function = ufunc if method == "__call__" else getattr(ufunc, method)

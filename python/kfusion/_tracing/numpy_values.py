@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._graph.source import NoForm
+from .._graph.source import NotTraced
 from .._graph.values import STATE
 from .._ops import activations, contractions, views
 from .._ops import primitives as p
@@ -51,7 +51,7 @@ class NumpyValue(Dispatched, library="numpy"):
         try:
             made = getitem(self, _with_wide_positions(key))
             return self._tracer.copy(made) if _is_scalar(made, key) else made
-        except NoForm:
+        except NotTraced:
             return numpy_calls.numpy_call(operator.getitem, "numpy.getitem", (self, key), {})
 
     def _assign(self, key: Any, value: Any) -> None:
@@ -126,7 +126,7 @@ class NumpyValue(Dispatched, library="numpy"):
 def _operated(op: str, operands: Any) -> Any:
     try:
         return _in_graph(op, *operands)
-    except NoForm:
+    except NotTraced:
         function = operator.pow if op == "power" else getattr(np, op)  # which has dtypes of its own for bools
         return numpy_calls.numpy_call(function, f"numpy.{op}", operands, {})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .._graph.source import RandomDraw, TraceAttributeError, TraceError, message, no_form, trace_error
+from .._graph.source import RandomDraw, TraceAttributeError, TraceError, message, not_traced, trace_error
 
 _UNKNOWN_SHAPE = ("the shape of its result depends on data", "write kf.where(mask, x, 0) and a reduction instead")
 _UNKNOWN_VALUE = (
@@ -14,7 +14,7 @@ _BLOCKS = ("blocks are not laid out", "write kf.concatenate along one axis, and 
 _ORDER = ("elements are not put in order in a kernel", "write x.max() or x.min() for the extremes, and sort outside")
 _IN_PLACE = ("nothing is written in place", "write y = ... for a new value, kf.where(mask, new, x) for a part of it")
 _PARTS = ("its parts are", "write x.transpose(...), x @ y and x.sum(axis) instead")
-_OTHER = ("it has no form in a graph", "write it with the functions of kfusion, or call it outside")
+_OTHER = ("it has no ops in a graph", "write it with the functions of kfusion, or call it outside")
 
 _NAMES = {
     _UNKNOWN_SHAPE: "nonzero argwhere flatnonzero unique compress extract masked_select unique_values",
@@ -44,7 +44,7 @@ _ASKS_FOR_DATA = (
 def refused(what: str) -> TraceError:
     """The error for calling `what`, e.g. "numpy.sort"."""
     reason, hint = _reason(what)
-    error = trace_error if (reason, hint) in _IMPOSSIBLE else no_form
+    error = trace_error if (reason, hint) in _IMPOSSIBLE else not_traced
     return error(f"{what} is not traced: {reason}", hint)
 
 
@@ -98,7 +98,7 @@ def refused_keyword(function: str, keyword: str) -> TraceError:
         "where": "write kf.where(mask, x, y) instead",
     }
     hint = hints.get(keyword, f"write the call without {keyword}=")
-    return no_form(f"{function} does not honour {keyword}= in a traced function", hint)
+    return not_traced(f"{function} does not honour {keyword}= in a traced function", hint)
 
 
 def _reason(name: str) -> tuple[str, str]:

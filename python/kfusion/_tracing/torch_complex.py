@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .._graph.source import no_form
+from .._graph.source import not_traced
 from .._graph.structure import leaves
 from .._graph.values import Traced
 from .._ops import joins
@@ -37,7 +37,7 @@ _ASKED = (
 _OF_PLACES = ("device", "is_cpu", "is_cuda", "is_meta")
 _OPERATORS = {f"__{kind}{name}__" for name in (*BINARY, "matmul") for kind in ("", "r", "i")}
 _OPERATORS |= {f"__{name}__" for name in COMPARISONS}
-_FORMS: dict[str, Callable[..., Any]] = {}
+_FORMULAS: dict[str, Callable[..., Any]] = {}
 
 
 @makes_numbers("torch")
@@ -102,14 +102,14 @@ def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **kwargs)
     numbers = [leaf for leaf in leaves((args, kwargs)) if dtype_names.is_complex(leaf)]
-    form = _FORMS.get(name) if all(n.dtype.is_complex for n in numbers) else None
-    found = NotImplemented if form is None or kwargs else form(*args)
+    formula = _FORMULAS.get(name) if all(n.dtype.is_complex for n in numbers) else None
+    found = NotImplemented if formula is None or kwargs else formula(*args)
     return library_calls.torch_call(function, f"torch.{name}", args, kwargs) if found is NotImplemented else found
 
 
 def _form(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def enter(function: Callable[..., Any]) -> Callable[..., Any]:
-        _FORMS.update(dict.fromkeys(names, function))
+        _FORMULAS.update(dict.fromkeys(names, function))
         return function
 
     return enter
@@ -164,5 +164,5 @@ def _mul(x: Any, y: Any) -> Any:
 def view_as_complex(input: Any) -> Any:
     """Means torch.view_as_complex."""
     if input.shape[-1:] != (2,) or input._dtype not in ("float32", "float64"):
-        raise no_form("torch.view_as_complex is of pairs of float32 or float64", "write x.float() before")
+        raise not_traced("torch.view_as_complex is of pairs of float32 or float64", "write x.float() before")
     return made(input)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._graph.memory import c_strides
-from .._graph.source import NoForm, no_form
+from .._graph.source import NotTraced, not_traced
 from .._graph.structure import leaves, walk
 from .._graph.values import Traced, tracer_of
 from . import aten, library_answers, library_checks, library_trials
@@ -25,9 +25,9 @@ _MOST_OPERATORS = 64  # of one function; recurrent networks have some for each s
 def called(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Any) -> Any:
     """What torch's function, or method "Tensor.where", gives of traced values: by its row, or by its operators'."""
     short = name.removeprefix("Tensor.")
-    if not is_known(name) and _may_be_composite(short, function) and _consists_of_forms(function, args, kwargs):
+    if not is_known(name) and _may_be_composite(short, function) and _consists_of_traced(function, args, kwargs):
         build = functools.partial(_taken_apart, function, short, args, kwargs)
-        with contextlib.suppress(NoForm):
+        with contextlib.suppress(NotTraced):
             return library_checks.compared(f"torch.{short}", function, args, kwargs, build)
     return torch_function(name, args, kwargs, function)
 
@@ -52,8 +52,8 @@ def _is_composite(torch: Any, packet: Any, overload: str) -> bool:
     return False
 
 
-def _consists_of_forms(function: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the operators that the function calls on tensors without data all have a form in a graph, and none writes
+def _consists_of_traced(function: Any, args: Any, kwargs: Any) -> bool:
+    """Whether the operators that the function calls on tensors without data all have ops in a graph, and none writes
     to an argument.
     """
     if any(map(is_complex, leaves((args, kwargs)))):
@@ -65,14 +65,14 @@ def _consists_of_forms(function: Any, args: Any, kwargs: Any) -> bool:
         except Exception:  # which the call itself raises
             return False
         is_written = any(t._version > 1 for t in stand_ins)  # 1: they were filled
-    return len(met.operators) <= _MOST_OPERATORS and not is_written and all(map(_has_form, met.operators))
+    return len(met.operators) <= _MOST_OPERATORS and not is_written and all(map(_is_traced, met.operators))
 
 
-def _has_form(op: Any) -> bool:
+def _is_traced(op: Any) -> bool:
     name, torch = op._schema.name.partition("::")[2], sys.modules["torch"]
     if op._schema.is_mutable:
         return name[:-1] in FUNCTIONS and torch.Tag.inplace_view not in op.tags
-    return name not in aten.RANDOM and aten.has_form(op)
+    return name not in aten.RANDOM and aten.is_traced(op)
 
 
 def _taken_apart(function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
@@ -95,9 +95,9 @@ def _taken_apart(function: Callable[..., Any], name: str, args: Any, kwargs: Any
         try:
             made = walk(function(*walk(args, shown), **walk(kwargs, shown)), traced)
         except Exception as error:  # the library's call raises what the user is to see
-            raise no_form(f"torch.{name} is not traced: {error}") from None
+            raise not_traced(f"torch.{name} is not traced: {error}") from None
     if not any(isinstance(v, Traced) for v in leaves(made)):
-        raise no_form(f"torch.{name} gives no tensor")
+        raise not_traced(f"torch.{name} gives no tensor")
     return library_answers.settled(function, f"torch.{name}", args, kwargs, made)
 
 

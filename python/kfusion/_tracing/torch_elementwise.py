@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._graph.source import no_form
+from .._graph.source import not_traced
 from .._graph.values import stage
 from .._ops import formulas, views
 from .._ops import primitives as p
@@ -116,7 +116,7 @@ def _isclose(input: Any, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equ
     if not (rtol >= 0 and atol >= 0):
         raise ValueError(f"kfusion.isclose: rtol and atol must be at least 0, got {rtol} and {atol}")
     if dtype_of(input) in HALF:
-        raise no_form("torch.isclose rounds half types in each of its steps", "write x.float()")
+        raise not_traced("torch.isclose rounds half types in each of its steps", "write x.float()")
     return _computed_isclose(input, other, rtol, atol, equal_nan)
 
 

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .._graph.source import NoForm, TraceError, trace_error
+from .._graph.source import NotTraced, TraceError, trace_error
 from .._graph.values import Traced
 from .._ops import views
 from .._spec import FLOATS
@@ -66,7 +66,7 @@ def torch_function(
 ) -> Any:
     """What torch's function of that name is on traced values; a method that differs from it is "Tensor.where".
 
-    What has no form in a graph is a node that `function` computes, by default the method of that name.
+    What has no ops in a graph is a node that `function` computes, by default the method of that name.
 
     Raises:
         TraceError: what it gives depends on data.
@@ -93,8 +93,8 @@ def _made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Ca
             return out._write("out", made)  # type: ignore[attr-defined]
     try:
         build = functools.partial(_settled, name, args, kwargs, function)
-        return library_calls.with_form(function, f"torch.{short}", args, kwargs, build)
-    except NoForm:
+        return library_calls.with_alternative(function, f"torch.{short}", args, kwargs, build)
+    except NotTraced:
         if function is None:
             raise
     except TraceError:

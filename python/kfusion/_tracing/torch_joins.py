@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from .._graph.source import no_form, trace_error
+from .._graph.source import not_traced, trace_error
 from .._graph.values import Traced
 from .._ops import joins, views
 from . import autocast, numpy_joins
@@ -66,7 +66,7 @@ def _pad(input: Any, pad: Any, mode: str = "constant", value: Any = None) -> Any
     if mode != "constant":
         if mode not in _MODES or min(pad) < 0:
             what = f"torch.nn.functional.pad with mode={mode!r} and {tuple(pad)} is not traced"
-            raise no_form(what, f"modes are constant, {', '.join(_MODES)}, the last three for widths from 0")
+            raise not_traced(what, f"modes are constant, {', '.join(_MODES)}, the last three for widths from 0")
         if mode == "replicate" and input._dtype == "bool":
             raise TypeError("pad with mode='replicate' is not for bools")
         if input.ndim - len(pairs) not in (1, 2) or len(pairs) > 3:
@@ -103,7 +103,7 @@ def _repeat(input: Any, *repeats: Any) -> Any:
 @named("repeat_interleave")
 def _repeat_interleave(input: Any, repeats: Any, dim: int | None = None) -> Any:
     if not isinstance(repeats, int):
-        raise no_form("torch.repeat_interleave is traced for one number of repeats", "pass an int")
+        raise not_traced("torch.repeat_interleave is traced for one number of repeats", "pass an int")
     return joins.repeat(input, repeats, dim)
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._graph.sizes import Shape
+from .._graph.tape import Shape
 from .._graph.values import Traced
 
 _View = Callable[[Any, Shape], Any]

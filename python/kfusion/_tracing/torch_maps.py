@@ -10,7 +10,7 @@ from typing import Any
 from .. import _core
 from .._graph.number import is_integer, is_number, read
 from .._graph.sizes import is_int, is_size
-from .._graph.source import no_form
+from .._graph.source import not_traced
 from .._graph.tracer import constant
 from .._graph.values import Traced, stage, tracer_of
 from .._ops import primitives as p
@@ -178,7 +178,7 @@ def _div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     if rounding_mode == "floor":
         return _floor_divide(input, other)
     if promoted.result_type([v for v in (input, other) if isinstance(v, Traced)]) in HALF:
-        raise no_form("torch.div of half types rounds quotients before it drops their fractions", "write x.float()")
+        raise not_traced("torch.div of half types rounds quotients before it drops their fractions", "write x.float()")
     return FUNCTIONS["trunc_divide"](wrapped("div", input, other), _as_divisor(wrapped("div", other, input), input))
 
 

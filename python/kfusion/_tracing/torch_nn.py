@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from .._graph.source import no_form
+from .._graph.source import not_traced
 from .._graph.values import Traced, stage, tracer_of
 from .._ops import activations, attention, contractions, norms, views
 from .._ops import dropout as dropouts
@@ -126,7 +126,7 @@ def _conv2d(
 def _same_padding(weight: Any, stride: Any, dilation: Any) -> tuple[int, int]:
     spans = [d * (n - 1) for d, n in zip(contractions.pair(dilation, "dilation"), weight.shape[2:], strict=True)]
     if contractions.pair(stride, "stride") != (1, 1) or any(span % 2 for span in spans):
-        raise no_form("padding='same' with strides or even windows is not traced", "write the padding as numbers")
+        raise not_traced("padding='same' with strides or even windows is not traced", "write the padding as numbers")
     return spans[0] // 2, spans[1] // 2
 
 
@@ -136,7 +136,7 @@ def _of_library(name: str, input: Any, weight: Any, bias: Any, **options: Any) -
     """
     is_apart = bias is not None and input.is_cuda and dtype_of(bias) == dtype_of(input)
     if not is_apart or autocast.active(str(input.device)) is not None:
-        raise no_form(f"torch.{name} is a call of the library")
+        raise not_traced(f"torch.{name} is a call of the library")
     function = getattr(sys.modules["torch"], name)
     y = library_calls.torch_call(function, f"torch.{name}", (input, weight), options)
     with stage(y, f"{name}.bias"):

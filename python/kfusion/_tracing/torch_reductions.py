@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._graph.sizes import broadcast_shapes
-from .._graph.source import no_form, trace_error
+from .._graph.source import not_traced, trace_error
 from .._graph.values import stage
 from .._ops import activations, contractions, extremes, norms, statistics, views
 from .._ops import primitives as p
@@ -240,7 +240,7 @@ def _linalg_norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = F
         raise ValueError("kfusion.linalg.norm: dim must name an axis")
     vectors = input.ndim == 1 if dim is None else isinstance(dim, int)
     if ord is not None and not vectors:
-        raise no_form("torch.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
+        raise not_traced("torch.linalg.norm of matrices with ord= is not traced", "write linalg.vector_norm instead")
     return _length(input, 2 if ord is None else ord, plain_axes(dim), keepdim)
 
 
@@ -248,7 +248,7 @@ def _linalg_norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = F
 def _norm(input: Any, ord: Any = None, dim: Any = None, keepdim: bool = False, *, p: Any = None) -> Any:
     ord = p if ord is None else ord
     if isinstance(ord, str) and ord != "fro":
-        raise no_form(f"torch.norm with p={ord!r} is not traced", "write torch.linalg.svdvals(x).sum(-1) instead")
+        raise not_traced(f"torch.norm with p={ord!r} is not traced", "write torch.linalg.svdvals(x).sum(-1) instead")
     return _length(input, 2 if ord in (None, "fro") else ord, plain_axes(dim), keepdim)
 
 

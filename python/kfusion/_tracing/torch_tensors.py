@@ -157,7 +157,7 @@ class _Tensors:
         if tracer.plans:
             tracer.without_data = lambda tensor: id(tensor) in self._without_data or is_named(tensor)
         for tensor in tracer.attempt.changed:
-            self._adopt(tensor, tracer.writable(tensor, "torch"))
+            self._adopt(tensor, tracer.writable(tensor))
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the function gives, where tensors that were written to are the values that stand for them."""
@@ -272,7 +272,7 @@ class _Tensors:
             captured = (i.array for i in self._tracer.inputs if i.captured and i.array is not base)
             if storage in self._read or any(_is_tensor(a) and _storage(a) == storage for a in captured):
                 raise ReadAsConstant(base)
-            self._adopt(base, self._tracer.writable(base, "torch"))
+            self._adopt(base, self._tracer.writable(base))
         elif is_traced:
             what = "a traced value is written to a tensor that is no argument, and that the function does not name"
             raise trace_error(what, "pass the tensor as an argument")

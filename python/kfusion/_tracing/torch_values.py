@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .._graph.source import NoForm
+from .._graph.source import NotTraced
 from .._graph.values import STATE, Traced
 from .._ops.views import reshape
 from .._spec import INTEGERS
@@ -81,7 +81,7 @@ class TorchValue(Dispatched, library="torch"):
     def _item(self, key: Any) -> Any:
         try:
             made = getitem(self, key)
-        except NoForm:
+        except NotTraced:
             return library_calls.torch_call(operator.getitem, "torch.getitem", (self, key), {})
         if any(map(_is_one_index, key if isinstance(key, tuple) else (key,))):  # of which torch makes a view
             return self._tracer.value(self._tracer.node(made), self._memory)
@@ -108,7 +108,7 @@ class TorchValue(Dispatched, library="torch"):
         require_fitting(function, f"torch.{name}", operands, {})
         try:
             return FUNCTIONS[name](*autocast.cast(op, dict(enumerate(operands))).values())
-        except NoForm:
+        except NotTraced:
             return library_calls.torch_call(getattr(sys.modules["torch"], name), f"torch.{name}", operands, {})
 
     def __float__(self) -> float:

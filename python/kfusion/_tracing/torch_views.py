@@ -8,7 +8,7 @@ import sys
 from typing import Any
 
 from .._graph.memory import c_strides
-from .._graph.source import no_form, trace_error
+from .._graph.source import not_traced, trace_error
 from .._ops import contractions, joins, views
 from .._ops.primitives import integers
 from .._spec import dtype_name
@@ -25,7 +25,7 @@ def several(values: tuple[Any, ...]) -> Any:
 @named("reshape", "view")
 def _reshape(input: Any, *shape: Any) -> Any:
     if len(shape) == 1 and not isinstance(shape[0], (int, tuple, list)):
-        raise no_form("reading bytes as another type, x.view(dtype), is not traced", "write x.to(dtype) instead")
+        raise not_traced("reading bytes as another type, x.view(dtype), is not traced", "write x.to(dtype) instead")
     return views.reshape(input, several(shape))
 
 
@@ -238,7 +238,7 @@ def _to(
     if device is not None and not library_trials.lies_on(input, device):
         raise trace_error(f"moving a value to {device} is not traced", "pass arguments that lie there")
     if dtype_names.name_of(dtype) in stored_numbers.STORED or str(memory_format) not in _KEEPING:
-        raise no_form("torch.to gives what graphs have no dtype or layout for", "write a dtype that kernels have")
+        raise not_traced("torch.to gives what graphs have no dtype or layout for", "write a dtype that kernels have")
     return views.astype(input, dtype) if dtype is not None and dtype_name(dtype) != input._dtype else input
 
 

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import linecache
+import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +25,11 @@ from .._environment.objects import Parts, TakenApart, holds
 from .._environment.reach import reached
 from .._environment.state import Snapshot, cannot_set, containers_among
 from .._graph.heads import WholeProduct
-from .._graph.sizes import RecordedGraph
+from .._graph.sizes import RecordedGraph, sized
 from .._graph.source import NothingReturned, SetsState, TraceError, message, raised_line, trace_error
-from .._graph.structure import containers, fill, holds_arrays, walk
+from .._graph.structure import Slot, containers, fill, filler, holds_arrays, walk
 from .._graph.tracer import Tracer, current
-from .._graph.values import Argument, Attempt, Call, Form, Input, ReadAsConstant, Traced, Watch, Written
+from .._graph.values import Alternative, Argument, Attempt, Call, Input, ReadAsConstant, Traced, Watch, Written
 from .._ops.operation import bind, require_one_kind
 from .._spec import Spec, SymbolicSpec, conversion_of, described, is_array, spec_of
 from . import dtype_names, randomness, stored_numbers, torch_tensors
@@ -47,8 +48,9 @@ class Trace:
     nodes in order: arguments first, then captured arrays as they were met. `results` is what the function returned,
     with a `Slot` for each output of the graph, and a `Fresh` for what each call copies. `calls` are the calls of
     kfusion's functions, in order of completion. `library_calls` are functions of the array library, as the graph's
-    nodes number them; `forms` are those among them that stand for what nodes compute. The last outputs of the graph are
-    what the function writes into its inputs, in the order of `written`: slots with negative numbers mean these.
+    nodes number them; `alternatives` are those among them that stand for what nodes compute. The last outputs of the
+    graph are what the function writes into its inputs, in the order of `written`: slots with negative numbers mean
+    these.
     `is_random`: each call draws numbers. `modules`: of the graph's stages by number, the torch module that made each;
     of graphs that are only planned.
     """
@@ -59,7 +61,7 @@ class Trace:
     results: Any
     calls: tuple[Call, ...] = ()
     library_calls: tuple[Callable[..., Any], ...] = ()
-    forms: tuple[Form, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
     written: tuple[Written, ...] = ()
     is_random: bool = False
     modules: tuple[str, ...] = ()
@@ -67,6 +69,25 @@ class Trace:
     def returned(self, outputs: list[Any]) -> Any:
         """The function's result, made of the graph's outputs."""
         return fill(self.results, outputs)
+
+    def filler(self, registers: Sequence[Any] = ()) -> Callable[[list[Any]], Any] | None:
+        """From the list of outputs to what the function returns; None for a single output. `registers` are the values
+        of sizes in the results.
+        """
+        results = sized(self.results, registers) if registers else self.results
+        if results is None:
+            return _nothing
+        listed = results if type(results) in (tuple, list) else [results]
+        if any(isinstance(r, Slot) and r.convert is not None for r in listed):
+            return filler(results)
+        if isinstance(results, Slot):
+            return operator.itemgetter(results.index) if self.written else None
+        is_flat = type(results) in (tuple, list) and all(isinstance(r, Slot) for r in results)
+        return type(results) if is_flat and not self.written else filler(results)
+
+
+def _nothing(outputs: list[Any]) -> None:
+    """What a function returns that only writes into its arguments."""
 
 
 def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
@@ -79,7 +100,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
         kwargs: likewise.
 
     Returns:
-        The graph, its inputs and the form of the results.
+        The graph, its inputs and what the results are made of.
 
     Raises:
         TraceError: the function does something that a graph cannot hold; the message names the line.
@@ -236,7 +257,7 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
         results,
         tuple(tracer.calls),
         tuple(tracer.library_calls),
-        tuple(tracer.forms),
+        tuple(tracer.alternatives),
         tuple(written),
         tracer.is_random,
         tuple(tracer.modules),

@@ -10,7 +10,7 @@ import numpy as np
 
 from .._graph.number import read
 from .._graph.sizes import is_int
-from .._graph.source import NoForm, TraceAttributeError, message, no_form, trace_error
+from .._graph.source import NotTraced, TraceAttributeError, message, not_traced, trace_error
 from .._graph.structure import foreign_library
 from .._graph.values import Traced, tracer_of
 from .._ops.views import astype, matrix_transpose, transpose
@@ -114,7 +114,7 @@ class Value(Traced):
             self._keep()  # x[key] += y: the part was written just now
         try:
             writing.assign(self, key, value)
-        except NoForm:
+        except NotTraced:
             self._assign(key, value)
 
     def _keep(self) -> None:
@@ -211,7 +211,8 @@ def power(x: Any, y: Any, shortcuts: Mapping[float, str]) -> Any:
     """x ** y. NumPy and torch compute some powers of floats as other functions, which differ at -inf and -0."""
     y = read(y)  # the exponent decides which function it is
     if isinstance(x, Value) and x._library == "numpy" and x._dtype == "bool":
-        raise no_form("numpy.power of bools is not traced", "write x.astype('int64') first")  # of which some are int8
+        # Some of which are int8.
+        raise not_traced("numpy.power of bools is not traced", "write x.astype('int64') first")
     exponent = y.item() if isinstance(y, (np.floating, np.integer)) else y
     if not (is_int(exponent) or type(exponent) is float) or exponent not in shortcuts or not isinstance(x, Value):
         return tracer_of(x, y).map("power", x, y)  # type: ignore[union-attr]

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._graph.memory import DETACHED, Path, Range
 from .._graph.number import is_number, read
-from .._graph.source import no_form, trace_error, user_line
+from .._graph.source import not_traced, trace_error, user_line
 from .._graph.values import Traced
 from .._ops.joins import joined, parts
 from .._ops.views import broadcast_to, full_like, reshape, transpose
@@ -41,7 +41,7 @@ def assign(x: Traced, key: Any, value: Any) -> None:
     """x[key] = value, for slices and for a mask with one value.
 
     Raises:
-        NoForm: the key is another, or the library converts the value in another way than a cast.
+        NotTraced: the key is another, or the library converts the value in another way than a cast.
     """
     if indexing.dtype_of(key) == "bool" and hasattr(key, "shape"):
         return write(x, _chosen(x, key, _cast(x, value)))
@@ -165,7 +165,7 @@ def _placed(x: Traced, ranges: Sequence[Range], new: Traced) -> Traced:
 def _chosen(x: Traced, mask: Any, value: Traced) -> Traced:
     """x with one value where a mask of its first axes is true."""
     if math.prod(value.shape) != 1:
-        raise no_form("x[mask] = values is not traced", "write kf.where(mask, values, x) instead")
+        raise not_traced("x[mask] = values is not traced", "write kf.where(mask, values, x) instead")
     mask = x._tracer.lift(mask, x._library)
     if mask.shape != x.shape[: mask.ndim]:
         raise IndexError(f"the mask of x[mask] must have x's first extents {x.shape[: mask.ndim]}, got {mask.shape}")
@@ -181,9 +181,9 @@ def _cast(x: Traced, value: Any) -> Traced:
     value = read(value) if x._dtype in INTEGERS else value
     is_scalar = isinstance(value, (bool, int, float)) or is_number(value)
     if not is_scalar and not hasattr(value, "shape"):
-        raise no_form("x[...] = a container is not traced", "write an array")
+        raise not_traced("x[...] = a container is not traced", "write an array")
     if is_scalar and x._dtype in INTEGERS and not -(2**31) <= value < 2**31:  # NaN and infinities too
-        raise no_form("the library may refuse the value", "write one of its dtype")
+        raise not_traced("the library may refuse the value", "write one of its dtype")
     lifted = x._tracer.lift(value, x._library)
     return x._tracer.add("cast", lifted, x._dtype) if is_scalar or lifted._dtype != x._dtype else lifted
 

@@ -14,7 +14,7 @@ import torch
 
 import kfusion as kf
 
-from . import forms
+from . import interfaces
 from .checks import Runner
 from .grad_checks import Case, by_torch, one_thread, tensor
 from .in_torch import TORCH
@@ -73,17 +73,19 @@ def require_same(got: Any, want: Any, what: str, error: float = 0.0) -> None:
         assert got == want, f"{what}: {got!r} is not {want!r}"
 
 
-def require_as_before(held: Any, arrays: Sequence[Any], before: Sequence[bytes], form: forms.Form) -> None:
+def require_as_before(
+    held: Any, arrays: Sequence[Any], before: Sequence[bytes], interface: interfaces.Interface
+) -> None:
     """Asserts that a call has left its argument as it was."""
     assert [np.asarray(x.detach() if isinstance(x, torch.Tensor) else x).tobytes() for x in arrays] == list(before), (
         "an argument has changed"
     )
-    for one, other in zip(_leaves(held), _leaves(form.held(arrays)), strict=True):
+    for one, other in zip(_leaves(held), _leaves(interface.held(arrays)), strict=True):
         assert one is other, "an argument holds something else"
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, (forms.Held, forms.Box, SimpleNamespace)):
+    if isinstance(value, (interfaces.Held, interfaces.Box, SimpleNamespace)):
         value = vars(value)
     if isinstance(value, (tuple, list, dict)):
         for item in value.values() if isinstance(value, dict) else value:
@@ -118,15 +120,15 @@ class CallRunner(Runner):
         lines += ["from dataclasses import dataclass", "from typing import Any"]
         for language in (NUMPY, TORCH):
             source = program.source(language)
-            lines += [*language.called_in(source), inspect.getsource(forms.Box), source]
-        return "\n".join([*lines, *program.written_inputs(), f"# {program.form}"])
+            lines += [*language.called_in(source), inspect.getsource(interfaces.Box), source]
+        return "\n".join([*lines, *program.written_inputs(), f"# {program.interface}"])
 
     def check(self, program: Program, *, thorough: bool = False) -> None:
         with one_thread():
             for language, make in ((NUMPY, _array), (TORCH, tensor)):
                 self._check_in(language, make, program)
             if thorough:
-                self._check_gradients(dataclasses.replace(program, form=None))
+                self._check_gradients(dataclasses.replace(program, interface=None))
 
     def _check_gradients(self, program: Program) -> None:
         """Compares the gradients of one fused function, at sizes where they do not depend on who computes them."""
@@ -140,7 +142,7 @@ class CallRunner(Runner):
             case.require(f"gradients, call {number}", gradients, results)
 
     def _check_in(self, language: Language, make: Callable[[np.ndarray], Any], program: Program) -> None:
-        scopes = [{"Box": forms.Box, "SimpleNamespace": SimpleNamespace} for _ in range(2)]
+        scopes = [{"Box": interfaces.Box, "SimpleNamespace": SimpleNamespace} for _ in range(2)]
         function, other = (program.function(language, scope) for scope in scopes)
         fused = kf.fuse(other)
         for number, (grow, gradients) in enumerate(zip(GROWTH, GRADIENTS, strict=True)):
@@ -153,27 +155,27 @@ class CallRunner(Runner):
     def _check_call(
         self, function: Any, fused: Any, program: Program, values: Sequence[Value], make: Any, what: str, scopes: Any
     ) -> None:
-        assert program.form is not None
+        assert program.interface is not None
         arrays = [make(x) for x in program.inputs]
-        held, other = program.form.held(arrays), program.form.held([make(x) for x in program.inputs])
+        held, other = program.interface.held(arrays), program.interface.held([make(x) for x in program.inputs])
         try:
-            want = program.form.items(function(other))
+            want = program.interface.items(function(other))
         except (ValueError, RuntimeError, IndexError, TypeError):  # constants of the text that do not fit
             return
         before = [x.tobytes() for x in program.inputs]
-        got = program.form.items(fused(held))
-        if program.form.sets:
+        got = program.interface.items(fused(held))
+        if program.interface.sets:
             error = max(2 * v.error + 1e-13 * v.top for v in values)
             now, then = ([states(scope), x] for scope, x in zip(scopes[::-1], (held, other), strict=True))
             with torch.no_grad():  # what was set in a call without gradients says what its views do
                 require_same(now, then, f"{what}, what is set", error)
         else:
-            require_as_before(held, arrays, before, program.form)
+            require_as_before(held, arrays, before, program.interface)
         assert len(got) == len(want), f"{what}: {len(got)} items, not {len(want)}"
         for i, (g, w) in enumerate(zip(got, want, strict=True)):
             error = 2 * values[i].error + 1e-13 * values[i].top if i < len(values) else 0.0
             require_same(g, w, f"{what}, result {i}", error)
-        set_there = list(_leaves([states(scopes[0]), other])) if program.form.sets else []
+        set_there = list(_leaves([states(scopes[0]), other])) if program.interface.sets else []
         for g, w in zip(got, want, strict=True):
             shared = [x for x in set_there if _share(w, x)]
             if not shared:

@@ -15,7 +15,7 @@ import numpy as np
 
 from . import writing
 from .autograd_steps import OWN
-from .forms import Box, Form
+from .interfaces import Box, Interface
 from .operations import MAPS
 from .reductions import REDUCTIONS
 from .sized import SIZED, into_zeros
@@ -66,12 +66,12 @@ NUMPY = Language(
 @dataclass
 class Program:
     """`inputs` are arrays of their dtypes, laid out anyhow; values are numbered: the inputs, then a step each. With a
-    `form` it is a function of one argument that holds the arrays."""
+    `interface` it is a function of one argument that holds the arrays."""
 
     inputs: list[np.ndarray]
     steps: list[Step] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
-    form: Form | None = None
+    interface: Interface | None = None
 
     def input_values(self) -> list[Value]:
         wide = {"b": np.bool_, "i": np.int64}
@@ -98,19 +98,23 @@ class Program:
         comma = "," if len(self.outputs) == 1 else ""
         given = names[: len(self.inputs)]
         plain = "\n".join([f"def f({', '.join(given)}):", *lines, f"    return {results}{comma}", ""])
-        return plain if self.form is None else f"{plain}\n\n{self.form.source(given, len(self.outputs), language.name)}"
+        return (
+            plain
+            if self.interface is None
+            else f"{plain}\n\n{self.interface.source(given, len(self.outputs), language.name)}"
+        )
 
     def function(self, language: Language = NUMPY, scope: dict[str, Any] | None = None) -> Callable[..., Any]:
         """What the text defines; `scope` are names that it may use, and gets those that it defines."""
         scope = {} if scope is None else scope
         scope |= {f.__name__: f for f in (*language.functions, Box)}
         exec("\n".join([*language.imports, self.source(language)]), scope)
-        return scope["f" if self.form is None else "called"]
+        return scope["f" if self.interface is None else "called"]
 
     def needed(self) -> Program:
         """Without the steps and inputs that no result needs."""
         n = len(self.inputs)
-        used = set(self.outputs) | ({i for _, i in self.form.extras} if self.form else set())
+        used = set(self.outputs) | ({i for _, i in self.interface.extras} if self.interface else set())
         for i in reversed(range(len(self.steps))):
             if n + i in used:
                 used.update(self.steps[i].arguments)
@@ -118,9 +122,9 @@ class Program:
         moved = {old: new for new, old in enumerate(kept)}
         steps = [self.steps[i - n] for i in kept if i >= n]
         steps = [replace(s, arguments=tuple(moved[a] for a in s.arguments)) for s in steps]
-        form = self.form and self.form.renumbered(moved)
+        interface = self.interface and self.interface.renumbered(moved)
         inputs = [self.inputs[i] for i in kept if i < n]
-        return replace(self, inputs=inputs, steps=steps, outputs=[moved[o] for o in self.outputs], form=form)
+        return replace(self, inputs=inputs, steps=steps, outputs=[moved[o] for o in self.outputs], interface=interface)
 
     def reproducer(self) -> str:
         """A script of its own."""

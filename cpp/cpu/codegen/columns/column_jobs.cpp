@@ -14,7 +14,7 @@ namespace kfusion::cpu::ir {
 namespace {
 
 bool rows_lie_alike(const Form& form) {
-  return std::ranges::all_of(form.stores, [&](const Place& p) {
+  return std::ranges::all_of(form.stores, [&](const Layout& p) {
     if (p.transposed) return false;
     if (!p.by_runs || p.reach != Reach::kDense) return true;
     return std::ranges::all_of(p.operand->reduced,

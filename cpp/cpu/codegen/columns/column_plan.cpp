@@ -79,7 +79,7 @@ ColumnScratch::ColumnScratch(const Form& form, const ColumnPlan& plan, std::int6
   array_bytes = round_up(columns + tile, tile) * kLaneBytes;
   first_part = std::ssize(plan.held) * array_bytes;
   part_bytes = std::ssize(plan.reductions) * array_bytes;
-  const std::int64_t rows_of_tile = std::ssize(plan.kept) + form.transposed_places();
+  const std::int64_t rows_of_tile = std::ssize(plan.kept) + form.transposed_operands();
   bytes = form.in_tiles ? rows_of_tile * rows * tile * kLaneBytes : first_part + parts * part_bytes;
 }
 

@@ -9,7 +9,7 @@
 namespace kfusion::cpu::ir {
 namespace {
 
-std::size_t at_place(std::ptrdiff_t i) { return static_cast<std::size_t>(i); }
+std::size_t at_index(std::ptrdiff_t i) { return static_cast<std::size_t>(i); }
 
 }  // namespace
 
@@ -17,10 +17,10 @@ ColumnRows::ColumnRows(const Form& form, Addresses& at, Elements& elements, cons
     : form_(form), at_(at), elements_(elements), plan_(plan), tile_(std::int64_t{form.lanes} * form.registers) {
   for (int s = 0; s < std::ssize(plan.sweeps); ++s) {
     reductions_.emplace_back();
-    for (const RowReduction& r : plan.sweeps[at_place(s)].reductions)
+    for (const RowReduction& r : plan.sweeps[at_index(s)].reductions)
       reductions_.back().push_back(std::make_unique<ColumnReduction>(form, r.step()));
     for (const Search& search : plan.searches)
-      if (form.schedule().ready[at_place(search.number)] == s + 1)
+      if (form.schedule().ready[at_index(search.number)] == s + 1)
         reductions_.back().push_back(std::make_unique<ColumnSearch>(form, search));
   }
 }
@@ -28,17 +28,17 @@ ColumnRows::ColumnRows(const Form& form, Addresses& at, Elements& elements, cons
 void ColumnRows::begin(const Number& count) {
   count_ = count;
   for (const auto* all : {&form_.loads, &form_.iotas, &form_.tables, &form_.stores})
-    for (const Place& p : *all)
+    for (const Layout& p : *all)
       if (p.by_runs)
         moving_.push_back({&p, p.transposed ? transpose(p) : at_.integer(form_.stride(p, form_.axes - 2))});
   for (const Moving& m : moving_)
-    if (const Place& p = *m.place;
+    if (const Layout& p = *m.layout;
         form_.fetches && !p.stored && !p.is_iota() && !p.is_table && p.reach == Reach::kDense)
       fetched_.push_back(fetched(m));
 }
 
 /// Gives it rows of scratch memory; returns what lies between elements there.
-Number ColumnRows::transpose(const Place& p) {
+Number ColumnRows::transpose(const Layout& p) {
   const auto before = static_cast<std::int64_t>(plan_.kept.size() + transposed_.size());
   transposed_.emplace_back(form_, at_, p, at_.field(Field::kScratch) + count_ * (before * tile_ * kLaneBytes), count_);
   return transposed_.back().row_bytes();
@@ -52,7 +52,7 @@ void ColumnRows::take(int sweep, const Window& window, const Number& row, const 
   const int chains = chains_of(sweep);
   for (int c = 1; c < chains; ++c) {
     Carry more;
-    for (const auto& r : reductions_[at_place(sweep)]) r->begin(more, at_, window.registers);
+    for (const auto& r : reductions_[at_index(sweep)]) r->begin(more, at_, window.registers);
     carry.insert(carry.end(), more.begin(), more.end());
   }
   push_rows(row, carry);
@@ -68,7 +68,7 @@ void ColumnRows::take(int sweep, const Window& window, const Number& row, const 
     });
     Carry all(carry.begin(), carry.begin() + static_cast<std::ptrdiff_t>(each));
     for (int c = 1; c < chains; ++c)
-      for (const auto& r : reductions_[at_place(sweep)]) r->merge(all, carry, c * each);
+      for (const auto& r : reductions_[at_index(sweep)]) r->merge(all, carry, c * each);
     all.insert(all.end(), carry.begin() + static_cast<std::ptrdiff_t>(chains * each), carry.end());
     carry = std::move(all);
   }
@@ -78,7 +78,7 @@ void ColumnRows::take(int sweep, const Window& window, const Number& row, const 
 }
 
 int ColumnRows::chains_of(int sweep) const {
-  const auto& all = reductions_[at_place(sweep)];
+  const auto& all = reductions_[at_index(sweep)];
   const bool merges = std::ranges::all_of(all, [](const auto& r) { return r->merges(); });
   return merges && !all.empty() ? form_.chains : 1;
 }
@@ -86,8 +86,8 @@ int ColumnRows::chains_of(int sweep) const {
 /// Where the rows of a loop begin, as what it carries behind accumulators.
 void ColumnRows::push_rows(const Number& row, Carry& carry) const {
   for (const Moving& m : moving_)
-    carry.push_back({m.place->is_iota() ? "i64" : "ptr",
-                     m.place->is_iota() ? at_.first_number(*m.place).name() : at_.row(*m.place).name});
+    carry.push_back({m.layout->is_iota() ? "i64" : "ptr",
+                     m.layout->is_iota() ? at_.first_number(*m.layout).name() : at_.row(*m.layout).name});
   for (std::int64_t k = 0; k < std::ssize(plan_.kept); ++k)
     carry.push_back(
         {"ptr", (at_.field(Field::kScratch) + (count_ * k * kLaneBytes + row * kept_item(k)) * tile_).name});
@@ -98,7 +98,7 @@ void ColumnRows::next_row(int sweep, const Window& window, Carry& carry, std::si
                           bool past_caches) {
   std::size_t at = carry.size() - moving_.size() - plan_.kept.size();
   const std::size_t rows = at;
-  for (const Moving& m : moving_) at_.set_row(*m.place, carry[at++].name);
+  for (const Moving& m : moving_) at_.set_row(*m.layout, carry[at++].name);
   kept_rows_.clear();
   for (std::size_t k = 0; k < plan_.kept.size(); ++k) kept_rows_.push_back({carry[at++].name});
   const auto begin = carry.begin() + static_cast<std::ptrdiff_t>(first);
@@ -108,20 +108,20 @@ void ColumnRows::next_row(int sweep, const Window& window, Carry& carry, std::si
   at = rows;
   for (const Moving& m : moving_) {
     std::string& place = carry[at++].name;
-    place = m.place->is_iota() ? (Number(place) + m.step).name() : (Pointer{place} + m.step).name;
+    place = m.layout->is_iota() ? (Number(place) + m.step).name() : (Pointer{place} + m.step).name;
   }
   for (std::int64_t k = 0; k < std::ssize(plan_.kept); ++k, ++at)
     carry[at].name = (Pointer{carry[at].name} + tile_ * kept_item(k)).name;
 }
 
 void ColumnRows::row_of_columns(int sweep, const Window& window, Carry& carry, bool past_caches) {
-  const Sweep& s = plan_.sweeps[at_place(sweep)];
+  const Sweep& s = plan_.sweeps[at_index(sweep)];
   const auto kept_row = [&](int step) {
-    return kept_rows_[at_place(std::ranges::find(plan_.kept, step) - plan_.kept.begin())];
+    return kept_rows_[at_index(std::ranges::find(plan_.kept, step) - plan_.kept.begin())];
   };
   const auto is_before = [&](int step) {
     for (int i = 0; i < sweep; ++i)
-      if (std::ranges::find(plan_.sweeps[at_place(i)].keeps, step) != plan_.sweeps[at_place(i)].keeps.end())
+      if (std::ranges::find(plan_.sweeps[at_index(i)].keeps, step) != plan_.sweeps[at_index(i)].keeps.end())
         return true;
     return false;
   };
@@ -131,7 +131,7 @@ void ColumnRows::row_of_columns(int sweep, const Window& window, Carry& carry, b
   elements_.compute_run(s.wanted);
   elements_.compute(s.wanted, window);
   if (sweep == 0 && !window.count) fetch_ahead(window);
-  for (const auto& r : reductions_[at_place(sweep)]) r->take(carry, elements_, at_, window.registers);
+  for (const auto& r : reductions_[at_index(sweep)]) r->take(carry, elements_, at_, window.registers);
   for (const int step : s.keeps) elements_.keep(step, kept_row(step), of_tile);
   for (const int t : s.stores) store(t, window, past_caches);
 }
@@ -139,29 +139,29 @@ void ColumnRows::row_of_columns(int sweep, const Window& window, Carry& carry, b
 /// Where to fetch these columns of the rows that are read at once next. Row by row: some rows ahead; where a block's
 /// row is longer than what is fetched ahead, in that row and then in the next.
 ColumnRows::Fetched ColumnRows::fetched(const Moving& m) const {
-  const std::int64_t item = m.place->item;
+  const std::int64_t item = m.layout->item;
   const Number begin(std::string("%begin")), end(std::string("%end")), bytes = (end - begin) * item;
   if (!form_.row_by_row) {
     const Number at_once = number_at(at_.field(Field::kColumns), static_cast<std::int64_t>(ColumnNumber::kRowsAtOnce));
-    return {m.place, end, at_once * m.step, at_once * m.step};
+    return {m.layout, end, at_once * m.step, at_once * m.step};
   }
   const Number rows = quotient(kBytesAhead, bytes);
-  return {m.place, end - kBytesAhead / item, choose(rows == 0, kBytesAhead, rows * m.step),
+  return {m.layout, end - kBytesAhead / item, choose(rows == 0, kBytesAhead, rows * m.step),
           choose(rows == 0, m.step - bytes + kBytesAhead, rows * m.step)};
 }
 
 void ColumnRows::fetch_ahead(const Window& window) const {
   for (const Fetched& f : fetched_) {
     const Number ahead = choose(window.first < f.limit, f.ahead, f.ahead_of_last);
-    const Pointer next = at_.row(*f.place) + (window.first * f.place->item + ahead);
-    for (std::int64_t line = 0; line < std::int64_t{form_.lanes} * window.registers * f.place->item; line += kLine)
+    const Pointer next = at_.row(*f.layout) + (window.first * f.layout->item + ahead);
+    for (std::int64_t line = 0; line < std::int64_t{form_.lanes} * window.registers * f.layout->item; line += kLine)
       prefetch(next + line, form_.row_by_row ? Fetch::kNear : Fetch::kFar);
   }
 }
 
 void ColumnRows::store(int t, const Window& window, bool past_caches) {
-  const Store& store = form_.kernel.stores[at_place(t)];
-  elements_.store(form_.stores[at_place(t)], store.to.dtype, store.step, window, past_caches);
+  const Store& store = form_.kernel.stores[at_index(t)];
+  elements_.store(form_.stores[at_index(t)], store.to.dtype, store.step, window, past_caches);
 }
 
 }  // namespace kfusion::cpu::ir

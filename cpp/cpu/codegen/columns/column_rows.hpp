@@ -25,12 +25,12 @@ class ColumnRows {
 
  private:
   struct Moving {
-    const Place* place;
+    const Layout* layout;
     Number step;
   };
   /// What is fetched: from elements before `limit` so many bytes ahead, from others so many.
   struct Fetched {
-    const Place* place;
+    const Layout* layout;
     Number limit, ahead, ahead_of_last;
   };
   std::int64_t item_of(int s) const {
@@ -38,7 +38,7 @@ class ColumnRows {
     return static_cast<std::int64_t>(item_bytes(compute_dtype(type)));
   }
   std::int64_t kept_item(std::int64_t k) const { return item_of(plan_.kept[static_cast<std::size_t>(k)]); }
-  Number transpose(const Place& p);
+  Number transpose(const Layout& p);
   int chains_of(int sweep) const;
   void push_rows(const Number& row, Carry& carry) const;
   void next_row(int sweep, const Window& window, Carry& carry, std::size_t each, std::size_t first, bool past_caches);

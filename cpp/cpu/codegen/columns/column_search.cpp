@@ -17,10 +17,10 @@ std::string vector_op(const std::string& op, const std::string& type, const std:
 ColumnSearch::ColumnSearch(const Form& form, const Search& search)
     : ColumnAccumulators(form, search.number),
       search_(search),
-      place_(form.iotas[static_cast<std::size_t>(form.kernel.steps[static_cast<std::size_t>(search.place)].index)]) {}
+      layout_(form.iotas[static_cast<std::size_t>(form.kernel.steps[static_cast<std::size_t>(search.place)].index)]) {}
 
 std::string ColumnSearch::position(const Addresses& at) const {
-  const std::string row = emit("trunc i64 " + at.first_number(place_).name() + " to i32");
+  const std::string row = emit("trunc i64 " + at.first_number(layout_).name() + " to i32");
   return broadcast({row, DType::kInt32, false}).name;
 }
 

@@ -28,7 +28,7 @@ class ColumnSearch : public ColumnAccumulators {
   Pointer positions(const ColumnArrays& arrays) const { return arrays(search_.reduction, 4); }
 
   Search search_;
-  const Place& place_;
+  const Layout& layout_;
   std::size_t first_ = 0;
 };
 

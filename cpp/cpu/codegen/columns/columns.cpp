@@ -72,8 +72,8 @@ class ColumnsText {
     elements_.find_none();
     const Addresses::Here here = at_.here();
     for (const Transposed& t : rows_.transposed()) {
-      if (!t.place().stored) t.bring(window);
-      at_.set_row(t.place(), t.row(window).name);
+      if (!t.layout().stored) t.bring(window);
+      at_.set_row(t.layout(), t.row(window).name);
     }
     for (int i = 0; i < std::ssize(plan_.sweeps); ++i) {
       const Sweep& s = plan_.sweeps[s_(i)];
@@ -91,7 +91,7 @@ class ColumnsText {
     }
     at_.return_to(here);
     for (const Transposed& t : rows_.transposed())
-      if (t.place().stored) t.take_back(window);
+      if (t.layout().stored) t.take_back(window);
     store_columns(window);
   }
 
@@ -139,7 +139,7 @@ class ColumnsText {
   void rows_of_block(int sweep) {
     const Sweep& s = plan_.sweeps[s_(sweep)];
     if (s.wanted.empty()) return;
-    std::vector<Place> stores;
+    std::vector<Layout> stores;
     for (const int t : s.stores) stores.push_back(form_.stores[s_(t)]);
     const std::optional<Number> from = aligned(stores);
     const Number part_at = told(ColumnNumber::kPart), begun = told(ColumnNumber::kBegunRow);
@@ -199,9 +199,9 @@ class ColumnsText {
   // ---- both ----
 
   /// Where stores of whole registers begin to go past the caches: all rows of a store lie alike to lines (ColumnJobs).
-  std::optional<Number> aligned(const std::vector<Place>& stores) {
-    std::vector<const Place*> along;
-    for (const Place& p : stores)
+  std::optional<Number> aligned(const std::vector<Layout>& stores) {
+    std::vector<const Layout*> along;
+    for (const Layout& p : stores)
       if (p.by_runs) along.push_back(&p);
     if (!form_.streams || along.empty()) return std::nullopt;
     return first_aligned(along, at_, begin_, end_);

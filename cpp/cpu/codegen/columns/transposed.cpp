@@ -63,10 +63,10 @@ void Transposed::bring(const Window& window) const { move(window, false); }
 void Transposed::take_back(const Window& window) const { move(window, true); }
 
 void Transposed::move(const Window& window, bool back) const {
-  const Number pitch = at_.integer(form_.stride(place_, form_.axes - 1));
+  const Number pitch = at_.integer(form_.stride(layout_, form_.axes - 1));
   for (int j = 0; j < window.registers; ++j) {
-    const Pointer rows = at_.row(place_) + (window.first + std::int64_t{form_.lanes} * j) * pitch;
-    const Pointer at = scratch_ + std::int64_t{form_.lanes} * j * place_.item;
+    const Pointer rows = at_.row(layout_) + (window.first + std::int64_t{form_.lanes} * j) * pitch;
+    const Pointer at = scratch_ + std::int64_t{form_.lanes} * j * layout_.item;
     if (!window.count) {
       whole(rows, pitch, at, back);
       continue;
@@ -78,15 +78,15 @@ void Transposed::move(const Window& window, bool back) const {
 }
 
 void Transposed::whole(const Pointer& rows, const Number& pitch, const Pointer& at, bool back) const {
-  if (place_.row_elements > 0) return dense_rows(rows, at, back);
-  const std::int64_t side = side_of_squares(place_.item, form_.lanes);
+  if (layout_.row_elements > 0) return dense_rows(rows, at, back);
+  const std::int64_t side = side_of_squares(layout_.item, form_.lanes);
   for_each(0, count_ + (side - 1), side,
            [&](const Number& element) { block(rows, pitch, at, least(element, count_ - side), back); });
 }
 
 /// Rows of few elements one after the other in memory.
 void Transposed::dense_rows(const Pointer& rows, const Pointer& at, bool back) const {
-  const int lanes = form_.lanes, item = place_.item, elements = place_.row_elements;
+  const int lanes = form_.lanes, item = layout_.item, elements = layout_.row_elements;
   const std::int64_t bytes = std::int64_t{lanes} * item;
   std::vector<std::string> from;
   for (int k = 0; k < elements; ++k) from.push_back(load(back ? at + row_bytes() * k : rows + bytes * k, lanes, item));
@@ -104,7 +104,7 @@ void Transposed::dense_rows(const Pointer& rows, const Pointer& at, bool back) c
 /// Some elements of each row, from `element` on: as many as squares have sides.
 void Transposed::block(const Pointer& rows, const Number& pitch, const Pointer& at, const Number& element,
                        bool back) const {
-  const int lanes = form_.lanes, item = place_.item, side = side_of_squares(item, lanes);
+  const int lanes = form_.lanes, item = layout_.item, side = side_of_squares(item, lanes);
   const Pointer from = rows + element * item, to = at + element * row_bytes();
   std::vector<std::string> v;
   const auto piece = [&](int i, int square) { return from + pitch * (square * side + i); };
@@ -137,11 +137,11 @@ void Transposed::block(const Pointer& rows, const Number& pitch, const Pointer& 
 
 void Transposed::one_by_one(const Pointer& rows, const Number& pitch, const Pointer& at, const Number& count,
                             bool back) const {
-  const std::string type = "i" + std::to_string(8 * place_.item);
+  const std::string type = "i" + std::to_string(8 * layout_.item);
   for_each(0, count, 1, [&](const Number& row) {
-    const Pointer from = rows + row * pitch, to = at + row * place_.item;
+    const Pointer from = rows + row * pitch, to = at + row * layout_.item;
     for_each(0, count_, 1, [&](const Number& element) {
-      const Pointer here = from + element * place_.item, there = to + element * row_bytes();
+      const Pointer here = from + element * layout_.item, there = to + element * row_bytes();
       const std::string x = emit("load " + type + ", ptr " + (back ? there : here).name + ", align 1");
       text().line("store " + type + " " + x + ", ptr " + (back ? here : there).name + ", align 1");
     });

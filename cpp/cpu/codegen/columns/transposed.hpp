@@ -9,14 +9,14 @@ namespace kfusion::cpu::ir {
 class Transposed {
  public:
   /// `first`: element 0 of the rows in scratch memory; `count`: elements of a row.
-  Transposed(const Form& form, const Addresses& at, const Place& place, const Pointer& scratch, const Number& count)
-      : form_(form), at_(at), place_(place), scratch_(scratch), count_(count) {}
+  Transposed(const Form& form, const Addresses& at, const Layout& layout, const Pointer& scratch, const Number& count)
+      : form_(form), at_(at), layout_(layout), scratch_(scratch), count_(count) {}
 
-  const Place& place() const { return place_; }
+  const Layout& layout() const { return layout_; }
   /// Bytes from element to element in scratch memory.
-  std::int64_t row_bytes() const { return std::int64_t{form_.lanes} * form_.registers * place_.item; }
+  std::int64_t row_bytes() const { return std::int64_t{form_.lanes} * form_.registers * layout_.item; }
   /// Element 0 of what would be row 0, for a window whose first row is the first in scratch memory.
-  Pointer row(const Window& window) const { return scratch_ + (Number(0) - window.first * place_.item); }
+  Pointer row(const Window& window) const { return scratch_ + (Number(0) - window.first * layout_.item); }
 
   void bring(const Window& window) const;
   void take_back(const Window& window) const;
@@ -30,7 +30,7 @@ class Transposed {
 
   const Form& form_;
   const Addresses& at_;
-  const Place& place_;
+  const Layout& layout_;
   Pointer scratch_;
   Number count_;
 };

@@ -22,22 +22,22 @@ class Addresses {
   void go_to_run(const Number& run) { go_to(runs_, first_, run); }
   void next_run() { next(runs_, runs_.end - 1); }
   void begin_run() { begin(runs_, row_); }
-  Pointer row(const Place& p) const { return {row_[number(p)]}; }
-  Number first_number(const Place& iota) const { return Number(row_[number(iota)]); }
-  /// Where a copy of it lies (Place::copied): of a table, its numbers.
-  void lies_at(const Place& p, const Pointer& copy) { (p.is_table ? numbers_ : row_)[number(p)] = copy.name; }
-  Pointer numbers(const Place& table) const { return {numbers_[number(table)]}; }
-  Pointer base(const Place& p) const { return {base_[number(p)]}; }
+  Pointer row(const Layout& p) const { return {row_[number(p)]}; }
+  Number first_number(const Layout& iota) const { return Number(row_[number(iota)]); }
+  /// Where a copy of it lies (Layout::copied): of a table, its numbers.
+  void lies_at(const Layout& p, const Pointer& copy) { (p.is_table ? numbers_ : row_)[number(p)] = copy.name; }
+  Pointer numbers(const Layout& table) const { return {numbers_[number(table)]}; }
+  Pointer base(const Layout& p) const { return {base_[number(p)]}; }
   /// Another row of one operand, and back to where all were.
   using Here = std::vector<std::string>;
   const Here& here() const { return row_; }
   void return_to(const Here& rows) { row_ = rows; }
-  void set_row(const Place& p, const std::string& at) { row_[number(p)] = at; }
+  void set_row(const Layout& p, const std::string& at) { row_[number(p)] = at; }
 
   const Pointer& field(Field f) const { return fields_[static_cast<std::size_t>(f)]; }
   Number integer(int index) const { return number_at(field(Field::kIntegers), index); }
   /// Along the run.
-  Number stride(const Place& p) const;
+  Number stride(const Layout& p) const;
   /// Runs of a row.
   Number runs() const;
 
@@ -45,17 +45,17 @@ class Addresses {
   /// Axes that are counted together, and the operands that move along them.
   struct Nest {
     int first = 0, end = 0;
-    std::vector<const Place*> moved = {};
+    std::vector<const Layout*> moved = {};
     Pointer at = {}, indices = {};
   };
-  static std::size_t number(const Place& p) { return static_cast<std::size_t>(p.number); }
-  Nest nest(int first, int end, bool Place::* moves) const;
+  static std::size_t number(const Layout& p) { return static_cast<std::size_t>(p.number); }
+  Nest nest(int first, int end, bool Layout::* moves) const;
   void go_to(const Nest& n, const std::vector<std::string>& from, const Number& index);
   void begin(const Nest& n, std::vector<std::string>& names) const;
   void next(const Nest& n, int axis);
 
   const Form& form_;
-  std::vector<const Place*> places_;
+  std::vector<const Layout*> places_;
   std::vector<Pointer> fields_;
   std::vector<std::string> base_, first_, row_, numbers_;  ///< by operand: an address, of an iota its number
   Nest rows_, runs_;

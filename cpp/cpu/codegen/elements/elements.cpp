@@ -93,7 +93,7 @@ Value Elements::constant_of(const Step& s) const {
 Value Elements::made(int s, const std::vector<Value>& arguments) const {
   const Step& of = step(s);
   const bool is_quick = of.is.quick && shown_[static_cast<std::size_t>(s)] == DType::kBFloat16;
-  if (is_quick && has_quick_form(of.op, form_.target)) return apply_quick(of.op, arguments[0]);
+  if (is_quick && has_quick_version(of.op, form_.target)) return apply_quick(of.op, arguments[0]);
   if (of.kind == StepKind::kMap) return apply(of.op, compute_dtype(of.from), arguments);
   if (rounded_by_store_[static_cast<std::size_t>(s)]) return arguments[0];
   return cast(arguments[0], of.from, of.dtype);
@@ -220,7 +220,7 @@ std::vector<Value> Elements::registers_of(int s, const Window& window) {
   return registers;
 }
 
-std::vector<Value> Elements::load(const Place& from, DType memory, const Window& window, const Number& offset) {
+std::vector<Value> Elements::load(const Layout& from, DType memory, const Window& window, const Number& offset) {
   const Number first = offset + window.first * at_.stride(from);
   const std::string type = register_of(memory);
   const std::int64_t bytes = form_.lanes * from.item;
@@ -266,7 +266,7 @@ std::vector<Value> Elements::load_kept(DType type, const Pointer& row, const Win
   return registers;
 }
 
-std::vector<Value> Elements::count_off(const Place& iota, DType type, const Window& window) {
+std::vector<Value> Elements::count_off(const Layout& iota, DType type, const Window& window) {
   std::vector<Value> registers;
   if (iota.copied) {
     for (int j = 0; j < window.registers; ++j) {
@@ -285,7 +285,7 @@ std::vector<Value> Elements::count_off(const Place& iota, DType type, const Wind
   return registers;
 }
 
-void Elements::store(const Place& to, DType memory, int s, const Window& window, bool past_caches) {
+void Elements::store(const Layout& to, DType memory, int s, const Window& window, bool past_caches) {
   const bool is_copy = is_half(memory) && step(s).dtype == memory && !raw_[static_cast<std::size_t>(s)].empty();
   std::vector<std::string> registers;
   for (int j = 0; j < window.registers; ++j)
@@ -294,12 +294,12 @@ void Elements::store(const Place& to, DType memory, int s, const Window& window,
   put(to, memory, registers, window, past_caches);
 }
 
-void Elements::clear(const Place& sums, DType memory, const Window& window) {
+void Elements::clear(const Layout& sums, DType memory, const Window& window) {
   const std::string nothing = splat(memory_type(memory), "-0.0");
   put(sums, memory, std::vector(static_cast<std::size_t>(window.registers), nothing), window, false);
 }
 
-void Elements::add_to(const Place& sums, DType memory, int s, const Window& window) {
+void Elements::add_to(const Layout& sums, DType memory, int s, const Window& window) {
   std::vector<std::string> registers;
   for (const Value& sum : load(sums, memory, window, 0)) {
     const std::string x = cast(value(s, static_cast<int>(registers.size())), step(s).dtype, memory).name;
@@ -308,7 +308,7 @@ void Elements::add_to(const Place& sums, DType memory, int s, const Window& wind
   put(sums, memory, registers, window, false);
 }
 
-void Elements::put(const Place& to, DType memory, const std::vector<std::string>& registers, const Window& window,
+void Elements::put(const Layout& to, DType memory, const std::vector<std::string>& registers, const Window& window,
                    bool past_caches) {
   const std::string type = register_of(memory);
   const std::int64_t bytes = form_.lanes * to.item;
@@ -332,7 +332,7 @@ void Elements::put(const Place& to, DType memory, const std::vector<std::string>
   copy_elements(copy(), to.item, p, at_.stride(to), to.item, count);
 }
 
-void Elements::store_number(const Place& to, DType memory, int s) const {
+void Elements::store_number(const Layout& to, DType memory, int s) const {
   const Lanes row(1);
   const Value raw = narrow(number(s), memory);
   text().line(std::string("store ") + memory_type(memory) + " " + raw.name + ", ptr " + at_.row(to).name + ", align 1");

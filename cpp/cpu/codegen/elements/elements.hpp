@@ -17,7 +17,7 @@ struct Window {
   std::optional<Number> count = {};
 };
 
-/// Register j of a window's numbers that lie in memory (Place::copied).
+/// Register j of a window's numbers that lie in memory (Layout::copied).
 std::string copied_numbers(const Pointer& numbers, const Window& window, int j);
 
 class Elements {
@@ -46,11 +46,11 @@ class Elements {
   void find_kept(int step, const Pointer& row) { kept_[static_cast<std::size_t>(step)] = row; }
   void find_none() { kept_.assign(kept_.size(), std::nullopt); }
 
-  void store(const Place& to, DType memory, int step, const Window& window, bool past_caches);
-  void store_number(const Place& to, DType memory, int step) const;
+  void store(const Layout& to, DType memory, int step, const Window& window, bool past_caches);
+  void store_number(const Layout& to, DType memory, int step) const;
   /// Sums of parts of the rows: they begin as those of nothing, and the step's registers are added to them.
-  void clear(const Place& sums, DType memory, const Window& window);
-  void add_to(const Place& sums, DType memory, int step, const Window& window);
+  void clear(const Layout& sums, DType memory, const Window& window);
+  void add_to(const Layout& sums, DType memory, int step, const Window& window);
 
  private:
   const Step& step(int s) const { return form_.kernel.steps[static_cast<std::size_t>(s)]; }
@@ -64,13 +64,13 @@ class Elements {
   std::vector<Value> registers_of(int s, const Window& window);
   Value constant_of(const Step& s) const;
   /// Elements as they lie in memory, so many bytes from where the operand says.
-  std::vector<Value> load(const Place& from, DType memory, const Window& window, const Number& offset);
+  std::vector<Value> load(const Layout& from, DType memory, const Window& window, const Number& offset);
   std::vector<Value> taken(int s, const Window& window);  ///< this and the next: takes.cpp
   void find_offsets(int index, const Value& number);
-  void put(const Place& to, DType memory, const std::vector<std::string>& registers, const Window& window,
+  void put(const Layout& to, DType memory, const std::vector<std::string>& registers, const Window& window,
            bool past_caches);
   std::vector<Value> load_kept(DType type, const Pointer& row, const Window& window) const;
-  std::vector<Value> count_off(const Place& iota, DType type, const Window& window);
+  std::vector<Value> count_off(const Layout& iota, DType type, const Window& window);
   Value made(int s, const std::vector<Value>& arguments) const;
   const Pointer& copy();
 

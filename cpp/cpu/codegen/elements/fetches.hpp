@@ -19,11 +19,11 @@ class Fetches {
   void shared_lines() const;
 
  private:
-  Number to_next_row(const Place& p) const { return at_.integer(form_.stride(p, form_.row_axes - 1)); }
+  Number to_next_row(const Layout& p) const { return at_.integer(form_.stride(p, form_.row_axes - 1)); }
 
   const Form& form_;
   const Addresses& at_;
-  std::vector<std::pair<const Place*, Number>> ahead_;
+  std::vector<std::pair<const Layout*, Number>> ahead_;
 };
 
 }  // namespace kfusion::cpu::ir

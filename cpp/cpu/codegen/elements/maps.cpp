@@ -10,7 +10,7 @@ class MapText {
  public:
   explicit MapText(const Form& form) : form_(form), at_(form), elements_(form, at_), copies_(form, at_) {
     for (int t = 0; t < std::ssize(form.stores); ++t) {
-      const Place& to = place(t);
+      const Layout& to = layout(t);
       const bool is_number = to.reach <= Reach::kOfRow && !form.is_vector(store(t).step);
       (is_number ? numbers_ : stores_).push_back(t);
       if (is_number) continue;
@@ -36,13 +36,13 @@ class MapText {
 
  private:
   const Store& store(int t) const { return form_.kernel.stores[static_cast<std::size_t>(t)]; }
-  const Place& place(int t) const { return form_.stores[static_cast<std::size_t>(t)]; }
+  const Layout& layout(int t) const { return form_.stores[static_cast<std::size_t>(t)]; }
 
   void row() {
     const Number begin("%begin"), end("%end");
     if (!numbers_.empty())
       when(begin == 0, [&] {
-        for (const int t : numbers_) elements_.store_number(place(t), store(t).to.dtype, store(t).step);
+        for (const int t : numbers_) elements_.store_number(layout(t), store(t).to.dtype, store(t).step);
       });
     form_.joins_rows ? blocks(begin, end) : elements(begin, end);
   }
@@ -67,7 +67,7 @@ class MapText {
   void take(const Window& window, bool past_caches) {
     elements_.compute(wanted_, window);
     for (const int t : stores_)
-      elements_.store(place(t), store(t).to.dtype, store(t).step, window, past_caches && !place(t).copied);
+      elements_.store(layout(t), store(t).to.dtype, store(t).step, window, past_caches && !layout(t).copied);
   }
 
   const Form& form_;
@@ -75,7 +75,7 @@ class MapText {
   Elements elements_;
   RowCopies copies_;
   std::vector<int> wanted_, stores_, numbers_;  ///< of stores: those of elements, and of a number for all of a row
-  std::vector<const Place*> direct_;
+  std::vector<const Layout*> direct_;
 };
 
 }  // namespace

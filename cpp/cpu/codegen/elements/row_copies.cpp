@@ -11,8 +11,8 @@ RowCopies::RowCopies(const Form& form, Addresses& at) : form_(form), at_(at) {
   for (int k = 0; k < form.registers_of_row(); ++k) masks_.push_back(mask_of(cols_ - std::int64_t{form.lanes} * k));
   Pointer memory = at.field(Field::kScratch);
   const Number pitch = copy_pitch(block_ * cols_);
-  for (const auto* places : {&form.loads, &form.iotas, &form.tables, &form.stores})
-    for (const Place& p : *places) {
+  for (const auto* layouts : {&form.loads, &form.iotas, &form.tables, &form.stores})
+    for (const Layout& p : *layouts) {
       if (!p.copied) continue;
       copies_.push_back({&p, memory, {}});
       memory = memory + pitch;
@@ -21,24 +21,24 @@ RowCopies::RowCopies(const Form& form, Addresses& at) : form_(form), at_(at) {
 
 void RowCopies::begin() {
   for (Copy& s : copies_) {
-    s.array = at_.row(*s.place);
-    if (s.place->repeats && !s.place->by_rows) fill(s, 0, block_);
+    s.array = at_.row(*s.layout);
+    if (s.layout->repeats && !s.layout->by_rows) fill(s, 0, block_);
   }
 }
 
 void RowCopies::begin_row() {
   for (Copy& s : copies_) {
-    if (!s.place->by_rows) continue;
-    s.array = at_.row(*s.place);
-    if (s.place->repeats) fill(s, 0, least(block_, at_.integer(form_.extent(form_.axes - 2))));
+    if (!s.layout->by_rows) continue;
+    s.array = at_.row(*s.layout);
+    if (s.layout->repeats) fill(s, 0, least(block_, at_.integer(form_.extent(form_.axes - 2))));
   }
 }
 
 void RowCopies::load(const Number& first, const Number& rows) {
   for (const Copy& s : copies_) {
-    if (!s.place->stored && !s.place->repeats) fill(s, first, rows);
-    const bool are_numbers = s.place->is_table || s.place->is_iota();
-    at_.lies_at(*s.place, s.memory + (Number(0) - first * cols_) * (are_numbers ? 8 : s.place->item));
+    if (!s.layout->stored && !s.layout->repeats) fill(s, first, rows);
+    const bool are_numbers = s.layout->is_table || s.layout->is_iota();
+    at_.lies_at(*s.layout, s.memory + (Number(0) - first * cols_) * (are_numbers ? 8 : s.layout->item));
   }
 }
 
@@ -55,7 +55,7 @@ void RowCopies::for_rows(const Pointer& a, const Number& a_stride, const Pointer
 }
 
 void RowCopies::fill(const Copy& s, const Number& first, const Number& rows) const {
-  const Place& p = *s.place;
+  const Layout& p = *s.layout;
   if (p.is_iota() || p.is_table) return count_off(s, first, rows);
   const Pointer from = s.array + first * across(p);
   const Number pitch = cols_ * p.item;
@@ -85,7 +85,7 @@ void RowCopies::fill(const Copy& s, const Number& first, const Number& rows) con
 
 /// The numbers of an iota, or the bytes from where a table begins.
 void RowCopies::count_off(const Copy& s, const Number& first, const Number& rows) const {
-  const Place& p = *s.place;
+  const Layout& p = *s.layout;
   const Number begin = (p.is_iota() ? Number(s.array.name) : Number(0)) + first * across(p);
   const std::string type = vector_of("i64"), apart = splat_of("i64", stride(p, form_.axes - 1).name());
   std::vector<std::string> lanes;
@@ -107,7 +107,7 @@ void RowCopies::count_off(const Copy& s, const Number& first, const Number& rows
 
 void RowCopies::store(const Number& first, const Number& rows) const {
   for (const Copy& s : copies_) {
-    const Place& p = *s.place;
+    const Layout& p = *s.layout;
     if (!p.stored) continue;
     const Pointer to = s.array + first * across(p);
     const Number pitch = cols_ * p.item;

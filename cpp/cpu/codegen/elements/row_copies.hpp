@@ -22,11 +22,11 @@ class RowCopies {
 
  private:
   struct Copy {
-    const Place* place;
+    const Layout* layout;
     Pointer memory, array;  ///< of an iota its number
   };
-  Number stride(const Place& p, int axis) const { return at_.integer(form_.stride(p, axis)); }
-  Number across(const Place& p) const { return stride(p, form_.axes - 2); }
+  Number stride(const Layout& p, int axis) const { return at_.integer(form_.stride(p, axis)); }
+  Number across(const Layout& p) const { return stride(p, form_.axes - 2); }
   void fill(const Copy& s, const Number& first, const Number& rows) const;
   void count_off(const Copy& s, const Number& first, const Number& rows) const;
   template <class Row>

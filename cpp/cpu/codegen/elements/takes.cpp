@@ -74,7 +74,7 @@ std::string gathered(const Pointer& base, const std::string& offsets, int item) 
 /// Registers of elements as they lie in memory, each at its own index.
 std::vector<Value> elements_taken(const Form& form, const Addresses& at, const Step& take,
                                   const std::vector<Value>& indices, const Window& window) {
-  const Place& table = form.tables[static_cast<std::size_t>(take.index)];
+  const Layout& table = form.tables[static_cast<std::size_t>(take.index)];
   const std::string counted = window.count ? mask_of(*window.count) : "";
   std::vector<Found> all;
   std::vector<std::string> lost;

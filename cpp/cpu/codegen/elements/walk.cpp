@@ -20,11 +20,11 @@ void walk_masked(const Form& form, const Number& begin, const Number& end, Carry
 
 }  // namespace
 
-Number first_aligned(const std::vector<const Place*>& stores, const Addresses& at, const Number& begin,
+Number first_aligned(const std::vector<const Layout*>& stores, const Addresses& at, const Number& begin,
                      const Number& end) {
   Number first = begin;
   std::optional<Condition> all;
-  for (const Place* p : stores) {
+  for (const Layout* p : stores) {
     if (p->reach != Reach::kDense) continue;
     const Number address = address_of(at.row(*p));
     if (!all) first = begin + quotient((Number(0) - (address + begin * p->item)) & (kLine - 1), p->item);

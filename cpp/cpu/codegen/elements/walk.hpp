@@ -7,7 +7,7 @@
 namespace kfusion::cpu::ir {
 
 /// The first element from which all dense stores of these are aligned; the end where there is none.
-Number first_aligned(const std::vector<const Place*>& stores, const Addresses& at, const Number& begin,
+Number first_aligned(const std::vector<const Layout*>& stores, const Addresses& at, const Number& begin,
                      const Number& end);
 
 using Take = std::function<void(const Window& window, bool past_caches)>;

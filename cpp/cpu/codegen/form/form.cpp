@@ -82,20 +82,20 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches) : kernel(k),
   in_tiles = across && goes_in_tiles(k);
   if (across && !in_tiles) lay_side_by_side();
   int array = 0;
-  for (const Operand& o : k.loads) loads.push_back(place(o, static_cast<int>(item_bytes(o.dtype)), array++, false));
-  for (const Operand& o : k.iotas) iotas.push_back(place(o, 1, -1, false));
+  for (const Operand& o : k.loads) loads.push_back(layout_of(o, static_cast<int>(item_bytes(o.dtype)), array++, false));
+  for (const Operand& o : k.iotas) iotas.push_back(layout_of(o, 1, -1, false));
   for (const Table& o : k.tables) {
-    tables.push_back(place(o.from, static_cast<int>(item_bytes(o.from.dtype)), array++, false));
+    tables.push_back(layout_of(o.from, static_cast<int>(item_bytes(o.from.dtype)), array++, false));
     tables.back().is_table = true;
   }
   array = 0;
   for (const Store& s : k.stores) {
-    stores.push_back(place(s.to, static_cast<int>(item_bytes(s.to.dtype)), array++, true));
+    stores.push_back(layout_of(s.to, static_cast<int>(item_bytes(s.to.dtype)), array++, true));
     stores.back().summed = s.parts > 0;
   }
   if (across)  // no tables: their elements are taken one by one, from where they lie
-    for (auto* places : {&loads, &stores})
-      for (Place& p : *places) transpose(p);
+    for (auto* layouts : {&loads, &stores})
+      for (Layout& p : *layouts) transpose(p);
   positions_ = constants_;
   constants_ += 2 * static_cast<int>(tables.size()) + 1;
   in_pieces = !across && goes_in_pieces(k);
@@ -111,7 +111,7 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches) : kernel(k),
 /// What a row reads that no other does.
 std::int64_t Form::row_bytes() const {
   std::int64_t bytes = 0;
-  for (const Place& p : loads)
+  for (const Layout& p : loads)
     if (p.by_rows && p.reach == Reach::kDense) bytes += cols() * p.item;
   return bytes;
 }
@@ -151,8 +151,8 @@ Extents Form::ordered(const Extents& kept, const Extents& reduced) const {
   return all;
 }
 
-Place Form::place(const Operand& o, int item, int array, bool stored) {
-  Place p{&o, item, array, stored};
+Layout Form::layout_of(const Operand& o, int item, int array, bool stored) {
+  Layout p{&o, item, array, stored};
   p.number = operands++;
   p.first_integer = constants_;
   constants_ += 1 + axes;
@@ -168,7 +168,7 @@ Place Form::place(const Operand& o, int item, int array, bool stored) {
   return p;
 }
 
-void Form::join(Place& p, const Extents& strides) const {
+void Form::join(Layout& p, const Extents& strides) const {
   const std::int64_t in_row = strides.back(), to_next = strides[strides.size() - 2];
   p.by_runs = false;
   p.copied = to_next != in_row * extents_.back();
@@ -190,13 +190,13 @@ std::int64_t Form::rows_of_block() const { return 64 * std::max<std::int64_t>(1,
 std::int64_t Form::copied_bytes() const {
   if (!joins_rows) return 0;
   std::int64_t copied = 0;
-  for (const auto* places : {&loads, &iotas, &tables, &stores})
-    copied += std::ranges::count(*places, true, &Place::copied);
+  for (const auto* layouts : {&loads, &iotas, &tables, &stores})
+    copied += std::ranges::count(*layouts, true, &Layout::copied);
   return copied * copy_pitch(rows_of_block() * extents_.back());
 }
 
 /// Rows of too few elements for a square are taken so only where they lie one after the other.
-void Form::transpose(Place& p) const {
+void Form::transpose(Layout& p) const {
   const Extents s = strides(p);
   const std::int64_t count = kernel.cols(), pitch = s.back();
   if (kernel.kind != Pattern::kRows || kernel.reduced.size() != 1 || p.is_iota() || p.reach != Reach::kStrided) return;
@@ -209,7 +209,7 @@ void Form::transpose(Place& p) const {
 }
 
 /// A store of one element lies as a row of one.
-Extents Form::strides(const Place& p) const {
+Extents Form::strides(const Layout& p) const {
   Extents s = ordered(p.operand->kept, p.operand->reduced);
   s.resize(static_cast<std::size_t>(axes), p.is_iota() ? 0 : 1);
   if (together > 1) s[s.size() - 2] *= together;
@@ -219,8 +219,8 @@ Extents Form::strides(const Place& p) const {
 
 std::vector<std::int64_t> Form::integers() const {
   std::vector<std::int64_t> all(extents_.begin(), extents_.end());
-  for (const auto* places : {&loads, &iotas, &tables, &stores})
-    for (const Place& p : *places) {
+  for (const auto* layouts : {&loads, &iotas, &tables, &stores})
+    for (const Layout& p : *layouts) {
       all.push_back(p.operand->offset * p.item);
       for (const std::int64_t s : strides(p)) all.push_back(s);
     }
@@ -233,7 +233,7 @@ std::vector<std::int64_t> Form::integers() const {
   return all;
 }
 
-std::int64_t Form::elements(const Place& p) const {
+std::int64_t Form::elements(const Layout& p) const {
   std::int64_t n = 1;
   const auto count = [&n](const Extents& strides, const Extents& extents) {
     for (std::size_t axis = 0; axis < strides.size(); ++axis) n *= strides[axis] == 0 ? 1 : extents[axis];
@@ -242,8 +242,8 @@ std::int64_t Form::elements(const Place& p) const {
   return n;
 }
 
-std::int64_t Form::transposed_places() const {
-  return std::ranges::count(loads, true, &Place::transposed) + std::ranges::count(stores, true, &Place::transposed);
+std::int64_t Form::transposed_operands() const {
+  return std::ranges::count(loads, true, &Layout::transposed) + std::ranges::count(stores, true, &Layout::transposed);
 }
 
 std::int64_t Form::rows() const {

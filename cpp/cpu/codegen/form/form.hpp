@@ -41,7 +41,7 @@ enum class Reach : std::uint8_t {
 };
 
 /// An operand of the kernel, or the numbers of an iota, with strides in bytes (of an iota: in numbers).
-struct Place {
+struct Layout {
   const Operand* operand = nullptr;
   int item = 1;
   int array = -1;  ///< of Call::loads or stores; -1: an iota
@@ -88,7 +88,7 @@ class Form : public FormFacts {
 
   const Kernel& kernel;
   const TargetFacts& target;
-  std::vector<Place> loads, iotas, tables, stores;
+  std::vector<Layout> loads, iotas, tables, stores;
   int operands = 0;  ///< all of these
 
   int run_axes() const { return axes - 1 - row_axes; }
@@ -108,8 +108,8 @@ class Form : public FormFacts {
   bool along(int step) const { return along_[static_cast<std::size_t>(step)]; }
   /// Where Call::integers has them.
   int extent(int axis) const { return axis; }
-  int offset(const Place& p) const { return p.first_integer; }
-  int stride(const Place& p, int axis) const { return p.first_integer + 1 + axis; }
+  int offset(const Layout& p) const { return p.first_integer; }
+  int stride(const Layout& p, int axis) const { return p.first_integer + 1 + axis; }
   /// A table has so many positions, and so many bytes from one to the next.
   int positions(int table) const { return positions_ + 2 * table; }
   int table_stride(int table) const { return positions(table) + 1; }
@@ -120,9 +120,9 @@ class Form : public FormFacts {
   /// The integers of a call: all but what parameters give.
   std::vector<std::int64_t> integers() const;
   std::int64_t rows() const;
-  std::int64_t transposed_places() const;
+  std::int64_t transposed_operands() const;
   /// Distinct elements of an operand.
-  std::int64_t elements(const Place& p) const;
+  std::int64_t elements(const Layout& p) const;
   std::int64_t cols() const { return joins_rows ? extents_.back() * extents_[extents_.size() - 2] : extents_.back(); }
   /// What one call takes of a row.
   std::int64_t piece() const;
@@ -134,10 +134,10 @@ class Form : public FormFacts {
   const Extents& extents() const { return extents_; }
 
  private:
-  Place place(const Operand& o, int item, int array, bool stored);
-  void join(Place& p, const Extents& strides) const;
-  Extents strides(const Place& p) const;
-  void transpose(Place& p) const;
+  Layout layout_of(const Operand& o, int item, int array, bool stored);
+  void join(Layout& p, const Extents& strides) const;
+  Extents strides(const Layout& p) const;
+  void transpose(Layout& p) const;
 
   Reach reach_of(const Step& s) const;
   std::int64_t row_bytes() const;

@@ -15,9 +15,9 @@ class Key {
     for (const std::string* s : {&form.target.triple, &form.target.cpu, &form.target.features}) all_.append(*s) += '\n';
     put_form();
     put_decisions();
-    for (const auto* places : {&form.loads, &form.iotas, &form.tables, &form.stores}) {
-      put(places->size());
-      for (const Place& p : *places) put_place(p);
+    for (const auto* layouts : {&form.loads, &form.iotas, &form.tables, &form.stores}) {
+      put(layouts->size());
+      for (const Layout& p : *layouts) put_layout(p);
     }
     put_kernel();
   }
@@ -53,7 +53,7 @@ class Key {
       if (k.steps[static_cast<std::size_t>(s)].kind == StepKind::kReduce)
         put(search_of_chunk(form_, s).has_value(), is_searched_for(form_, s), pick_of_one(form_, s).has_value());
   }
-  void put_place(const Place& p) {
+  void put_layout(const Layout& p) {
     const auto& [operand, item, array, stored, reach, by_rows, by_runs, summed, is_table, copied, along, repeats,
                  transposed, row_elements, first_integer, number] = p;
     static_cast<void>(operand);  // strides and offsets are numbers of a call

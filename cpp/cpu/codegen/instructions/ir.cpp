@@ -26,12 +26,12 @@ void Text::label(const std::string& name) {
   block_ = name;
 }
 
-std::size_t Text::place() {
+std::size_t Text::reserve() {
   lines_.emplace_back();
   return lines_.size() - 1;
 }
 
-void Text::fill(std::size_t place, std::string_view text) { lines_[place] = text; }
+void Text::fill(std::size_t line, std::string_view text) { lines_[line] = text; }
 
 std::string Text::stack(std::string_view type) {
   std::string result = name();

@@ -31,8 +31,8 @@ class Text {
   const std::string& block() const { return block_; }  ///< that is being written, for phis
 
   /// An empty line that is filled when its contents are known: phis at the head of a loop.
-  std::size_t place();
-  void fill(std::size_t place, std::string_view text);
+  std::size_t reserve();
+  void fill(std::size_t line, std::string_view text);
 
   /// Memory of the function, for one value of a type. (An alloca elsewhere than in the first block would take more of
   /// the stack each time.)

@@ -126,8 +126,6 @@ Vec<T> round_to_even(const Vec<T>& x) {
   return intrinsic("rint", x);
 }
 
-inline Mask<4> unordered(const FloatVec& x, const FloatVec& y) { return {two_of("fcmp uno", type<float>(), x.v, y.v)}; }
-
 /// f of the lanes as doubles, rounded once.
 template <class F, class... Vectors>
 FloatVec through_doubles(const F& f, const Vectors&... x) {
@@ -250,7 +248,7 @@ Values repeat_while_any(const Values& values, const More& more, const Step& step
   const std::string before = t.block();
   t.line("br label %" + head);
   t.label(head);
-  const std::size_t phis = t.place();
+  const std::size_t phis = t.reserve();
   Values current;
   for (V& x : current.v) x = V(t.name());
   t.line("br i1 " + any(more(current)) + ", label %" + body + ", label %" + done);

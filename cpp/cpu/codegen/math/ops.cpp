@@ -184,7 +184,7 @@ Value apply(Op op, DType type, std::span<const Value> arguments) {
   return as(vector, [&] { return map_of(op, compute_dtype(type), {all.data(), arguments.size()}); });
 }
 
-bool has_quick_form(Op op, const TargetFacts& target) {
+bool has_quick_version(Op op, const TargetFacts& target) {
   return target.avx512 && (op == Op::exp || op == Op::exp2 || op == Op::sigmoid);
 }
 

@@ -35,8 +35,9 @@ Value broadcast(const Value& x);
 /// Throws std::logic_error where the row does not take the type.
 Value apply(Op op, DType type, std::span<const Value> arguments);
 
-/// Whether an op has a quick form for bfloat16 (quick.hpp), and its value. Where it has none it is slower or as fast.
-bool has_quick_form(Op op, const TargetFacts& target);
+/// Whether an op has a quick version for bfloat16 (quick.hpp), and its value. Where it has none it is slower or as
+/// fast.
+bool has_quick_version(Op op, const TargetFacts& target);
 Value apply_quick(Op op, const Value& x);
 
 /// Applies an op to several registers: a core then has independent instructions at hand in long functions.

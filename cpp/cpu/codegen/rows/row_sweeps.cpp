@@ -59,9 +59,9 @@ void RowSweeps::begin_run(const std::vector<int>& wanted, const Number& kept_off
 }
 
 void RowSweeps::elements(const Sweep& s, const Number& begin, const Number& end, Carry& carry, bool may_stream) {
-  std::vector<const Place*> stores;
+  std::vector<const Layout*> stores;
   for (const int t : s.stores)
-    if (const Place& p = form_.stores[static_cast<std::size_t>(t)]; !p.summed) stores.push_back(&p);
+    if (const Layout& p = form_.stores[static_cast<std::size_t>(t)]; !p.summed) stores.push_back(&p);
   std::optional<Number> aligned;
   if (form_.streams && may_stream && !stores.empty()) aligned = first_aligned(stores, at_, begin, end);
   walk(form_, begin, end, aligned, carry,
@@ -157,7 +157,7 @@ void RowSweeps::take_window(const Sweep& s, const Window& window, Carry& carry, 
   for (const bool summed : {true, false})
     for (const int t : s.stores) {
       const Store& store = form_.kernel.stores[static_cast<std::size_t>(t)];
-      const Place& to = form_.stores[static_cast<std::size_t>(t)];
+      const Layout& to = form_.stores[static_cast<std::size_t>(t)];
       if (to.summed != summed) continue;
       if (summed)
         elements_.add_to(to, store.to.dtype, store.step, window);
@@ -169,7 +169,7 @@ void RowSweeps::take_window(const Sweep& s, const Window& window, Carry& carry, 
 void RowSweeps::clear_sums(const Range& row) {
   Carry nothing;
   for (std::size_t t = 0; t < form_.stores.size(); ++t) {
-    const Place& to = form_.stores[t];
+    const Layout& to = form_.stores[t];
     if (!to.summed) continue;
     for_runs({}, row, nothing, [&] {
       walk(form_, row.begin, row.end, std::nullopt, nothing,

@@ -32,10 +32,10 @@ std::vector<NodeId> Partition::nodes_of(const std::vector<int>& parts) const {
 }
 
 /// Why no executor runs these parts as one kernel. Loops have one on every device, but for what gathers and reduces.
-std::optional<std::string> Partition::missing(Pattern pattern, const std::vector<int>& parts) const {
+std::optional<std::string> Partition::why_no_kernel(Pattern pattern, const std::vector<int>& parts) const {
   const bool gathers = std::ranges::any_of(parts, [&](int p) { return part(p).gathers; });
   if (is_anything_possible(parts) || (is_loops(pattern) && !gathers)) return std::nullopt;
-  return missing(options_.executors, pattern, parts);
+  return why_no_kernel(options_.executors, pattern, parts);
 }
 
 /// Whether a product of the parts is to be apart from what an executor would take with it.
@@ -55,7 +55,8 @@ bool Partition::is_anything_possible(const std::vector<int>& parts) const {
          std::ranges::none_of(options_.apart, [&](const auto& entry) { return is_apart(entry.first, parts); });
 }
 
-std::optional<std::string> Partition::missing(Executors asked, Pattern pattern, const std::vector<int>& parts) const {
+std::optional<std::string> Partition::why_no_kernel(Executors asked, Pattern pattern,
+                                                    const std::vector<int>& parts) const {
   const bool takes_longer = std::erase_if(asked, [&](const Executor* e) { return is_apart(e, parts); }) > 0;
   if (takes_longer) std::erase(asked, &anyone());
   const std::vector<NodeId> nodes = nodes_of(parts);
@@ -64,24 +65,24 @@ std::optional<std::string> Partition::missing(Executors asked, Pattern pattern, 
     return is_output(n) ||
            std::ranges::any_of(readers(n), [&](NodeId r) { return std::ranges::count(parts, part_of(r)) == 0; });
   });
-  auto why = missing_executor(asked, {g_, folded_, pattern, nodes, stores}, device_);
+  auto why = why_no_executor(asked, {g_, folded_, pattern, nodes, stores}, device_);
   return why && takes_longer ? std::optional<std::string>(kTakesLonger) : std::move(why);
 }
 
 bool Partition::has_kernel(Pattern pattern, const std::vector<int>& parts) const {
   Executors real = options_.executors;
   std::erase(real, &anyone());
-  return !missing(real, pattern, parts);
+  return !why_no_kernel(real, pattern, parts);
 }
 
 bool Partition::is_run(Pattern pattern, const std::vector<int>& parts, const std::vector<Edge>& edges) {
-  const auto why = missing(pattern, parts);
+  const auto why = why_no_kernel(pattern, parts);
   for (const Edge& e : edges)
     if (why) missing_.push_back({e.producer, e.consumer, *why});
   return !why;
 }
 
-const std::string* Partition::missing_pattern(const Edge& e) const {
+const std::string* Partition::why_no_pattern(const Edge& e) const {
   const auto found = std::ranges::find_if(missing_, [&](const Missing& m) {
     return part_of(m.producer) == part_of(e.producer) && part_of(m.consumer) == part_of(e.consumer);
   });

@@ -333,7 +333,7 @@ Partition::Verdict Partition::judge(int a, int b, Verdict v) {
   if (auto why = computes_again(a, b, v)) return {.reason = Reason::kNoGain, .missing = std::move(*why)};
   const bool asks = v.merged.kind == WorkKind::kContraction || (v.merged.gathers && v.merged.reduced != 0);
   if (asks && !is_anything_possible({a, b})) {
-    if (auto why = missing(pattern_of(v.merged, nodes_of({a, b})), {a, b}))
+    if (auto why = why_no_kernel(pattern_of(v.merged, nodes_of({a, b})), {a, b}))
       return {.reason = reason_for(*why), .missing = std::move(*why)};
   }
   if (auto slot = slot_for(a, b))

@@ -100,7 +100,7 @@ class Partition {
   Pattern pattern_of(const Part& part, const std::vector<NodeId>& nodes) const;  // kernel_of_parts.cpp
   Pattern pattern_of(const Part& part) const { return pattern_of(part, part.nodes); }
   /// Whether one of the executors that are asked runs these parts as one kernel.
-  bool is_run(Pattern pattern, const std::vector<int>& parts) const { return !missing(pattern, parts); }
+  bool is_run(Pattern pattern, const std::vector<int>& parts) const { return !why_no_kernel(pattern, parts); }
   /// Whether one of them has a kernel for it, where a plan of what is possible would have one anyway.
   bool has_kernel(Pattern pattern, const std::vector<int>& parts) const;
   bool is_for_cpu() const { return device_.is_cpu; }
@@ -109,7 +109,7 @@ class Partition {
   /// Whether a pattern around a product is run, whose parts read one another along `edges`; remembers what is missing.
   bool is_run(Pattern pattern, const std::vector<int>& parts, const std::vector<Edge>& edges);
   /// What was missing for a pattern that has the parts of `e` as one kernel; nullptr where there was no such pattern.
-  const std::string* missing_pattern(const Edge& e) const;
+  const std::string* why_no_pattern(const Edge& e) const;
   /// Makes one part of two without asking the rules; false where a third part has to run between them.
   [[nodiscard]] bool unite(int a, int b);
   void mark_attention(int part) { parts_[static_cast<std::size_t>(part)].attention = true; }
@@ -152,8 +152,8 @@ class Partition {
   bool rows_are_read(int p, const MovedAxes& moved, const Part& merged) const;
   std::vector<NodeId> nodes_of(const std::vector<int>& parts) const;
   int passes(int a, int b, const Part& merged) const;
-  std::optional<std::string> missing(Pattern pattern, const std::vector<int>& parts) const;
-  std::optional<std::string> missing(Executors asked, Pattern pattern, const std::vector<int>& parts) const;
+  std::optional<std::string> why_no_kernel(Pattern pattern, const std::vector<int>& parts) const;
+  std::optional<std::string> why_no_kernel(Executors asked, Pattern pattern, const std::vector<int>& parts) const;
   bool is_apart(const Executor* executor, const std::vector<int>& parts) const;
   bool is_anything_possible(const std::vector<int>& parts) const;
   std::optional<Reason> fits_device(const Part& merged) const;

@@ -232,7 +232,7 @@ Case Planning::case_of(const Edge& e) {
   if (!refused) return c;  // joined by pattern: no general rule speaks of it
   const bool could = refused->reason == Reason::kUnfused && options_.fuse;
   c.reason = could ? Reason::kNoGain : refused->reason;
-  if (const std::string* why = partition_.missing_pattern(e); why && c.reason == Reason::kContraction) {
+  if (const std::string* why = partition_.why_no_pattern(e); why && c.reason == Reason::kContraction) {
     c.reason = reason_for(*why), c.missing = *why;
     return c;
   }

@@ -43,7 +43,7 @@ void choose_executors(Plan& plan, const Executors& asked, const Device& device) 
     const Candidate kernel = candidate_of(plan, group);
     able.push_back(able_executors(real, kernel, device));
     group.executor = able.back().empty() ? nullptr : able.back()[0];
-    if (able.back().empty()) group.missing = *missing_executor(real, kernel, device);
+    if (able.back().empty()) group.missing = *why_no_executor(real, kernel, device);
   }
   take_cheapest(plan, able, device);
 }

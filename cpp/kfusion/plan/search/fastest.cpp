@@ -10,7 +10,7 @@
 #include "kfusion/graph/shapes.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
-#include "kfusion/plan/search/library_forms.hpp"
+#include "kfusion/plan/search/library_alternatives.hpp"
 #include "kfusion/plan/search/slow_products.hpp"
 
 namespace kfusion {
@@ -147,10 +147,10 @@ Counted fastest(const Graph& g, const Device& device, const PlanOptions& options
 }
 
 /// Takes functions of the library in the place of kernels where that is predicted to be faster.
-class FormChoice {
+class AlternativeChoice {
  public:
-  FormChoice(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused)
-      : g_(g), device_(device), options_(options), unfused_(unfused), taken_(g.forms.size()) {}
+  AlternativeChoice(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused)
+      : g_(g), device_(device), options_(options), unfused_(unfused), taken_(g.alternatives.size()) {}
 
   /// `kernels`: the plan without any. A call may leave a value that others share (a mask) to their kernels: prices
   /// change with what is taken.
@@ -169,8 +169,8 @@ class FormChoice {
   /// that are faster; then all of one kind where they are together, since its kernels may share values.
   bool take_faster() {
     const std::vector<bool> before = taken_;
-    costs_ = form_costs(g_, best_->plan(), best_->cost(), device_);
-    const std::map<std::string, FormCost> kinds = promising_kinds();
+    costs_ = alternative_costs(g_, best_->plan(), best_->cost(), device_);
+    const std::map<std::string, AlternativeCost> kinds = promising_kinds();
     try_all([&](std::size_t i) { return costs_[i].alone && is_faster(costs_[i]); });
     for (const auto& [kind, each] : kinds) {
       try_all([&](std::size_t i) { return is_faster(costs_[i]) && kind_of(i) == kind; });
@@ -181,36 +181,36 @@ class FormChoice {
 
   /// Not where there is no product: such functions are bound by memory, and the kernels read and write no more. The
   /// library's may (torch's cross entropy on a CPU takes ten times as long), which nothing here knows.
-  bool is_faster(const FormCost& c) const {
+  bool is_faster(const AlternativeCost& c) const {
     return c.products > 0 && c.library_us + (c.products == 1 ? clearly_us(c) : 0) < c.kernels_us;
   }
 
   /// What a call of one product has to save: its price leaves out the bias, which the kernel's has.
-  double clearly_us(const FormCost& c) const {
+  double clearly_us(const AlternativeCost& c) const {
     return std::min(kIndistinctLaunch * device_.launch_us, kClearly * c.kernels_us);
   }
 
   /// Calls of one function with results of one shape.
   std::string kind_of(std::size_t i) const {
-    const Extents& shape = g_[g_.forms[i].result].shape;
-    return g_.forms[i].call.function + shape_text(shape);
+    const Extents& shape = g_[g_.alternatives[i].result].shape;
+    return g_.alternatives[i].call.function + shape_text(shape);
   }
 
   /// Kinds of which planning may find more that are faster, and what one of each costs on average: a kernel that all
   /// share counts for each in part.
-  std::map<std::string, FormCost> promising_kinds() const {
-    std::map<std::string, std::vector<FormCost>> untaken;
+  std::map<std::string, AlternativeCost> promising_kinds() const {
+    std::map<std::string, std::vector<AlternativeCost>> untaken;
     for (std::size_t i = 0; i < taken_.size(); ++i)
       if (!taken_[i]) untaken[kind_of(i)].push_back(costs_[i]);
-    std::map<std::string, FormCost> found;
+    std::map<std::string, AlternativeCost> found;
     for (const auto& [kind, costs] : untaken) {
-      FormCost each = costs[0];
+      AlternativeCost each = costs[0];
       each.library_us = each.kernels_us = 0;
-      for (const FormCost& c : costs) {
+      for (const AlternativeCost& c : costs) {
         each.library_us += c.library_us / static_cast<double>(costs.size());
         each.kernels_us += c.kernels_us / static_cast<double>(costs.size());
       }
-      const bool any = std::ranges::any_of(costs, [&](const FormCost& c) { return !c.alone && is_faster(c); });
+      const bool any = std::ranges::any_of(costs, [&](const AlternativeCost& c) { return !c.alone && is_faster(c); });
       if (found.size() < kMostKinds && (any || is_faster(each))) found.emplace(kind, each);
     }
     return found;
@@ -218,14 +218,14 @@ class FormChoice {
 
   /// `each`: what each is said to cost, where they were priced together.
   template <class Wanted>
-  void try_all(Wanted wanted, const FormCost* each = nullptr) {
+  void try_all(Wanted wanted, const AlternativeCost* each = nullptr) {
     std::vector<bool> taken = taken_;
     for (std::size_t i = 0; i < taken.size(); ++i) {
       if (taken[i] || !wanted(i)) continue;
       taken[i] = true;
-      const FormCost& cost = each == nullptr ? costs_[i] : *each;
-      g_.forms[i].call.library_ns = static_cast<std::int64_t>(cost.library_us * 1e3);
-      g_.forms[i].call.kernels_ns = static_cast<std::int64_t>(cost.kernels_us * 1e3);
+      const AlternativeCost& cost = each == nullptr ? costs_[i] : *each;
+      g_.alternatives[i].call.library_ns = static_cast<std::int64_t>(cost.library_us * 1e3);
+      g_.alternatives[i].call.kernels_ns = static_cast<std::int64_t>(cost.kernels_us * 1e3);
     }
     if (!tried_.insert(taken).second) return;
     const Graph g = prepared(with_library_calls(g_, taken), options_);
@@ -242,7 +242,7 @@ class FormChoice {
   const Counted& unfused_;
   std::vector<bool> taken_;
   std::set<std::vector<bool>> tried_ = {taken_};
-  std::vector<FormCost> costs_;
+  std::vector<AlternativeCost> costs_;
   std::optional<Counted> best_;
 };
 
@@ -258,11 +258,14 @@ Counted unfused_plan(Graph g, const Device& device, const PlanOptions& options) 
   return Planner(prepared(std::move(g), options), device, options).plan(Scope::kWithinCalls);
 }
 
-bool has_forms(const Graph& g, const PlanOptions& options) { return !g.forms.empty() && !options.names_kernels(); }
+bool has_alternatives(const Graph& g, const PlanOptions& options) {
+  return !g.alternatives.empty() && !options.names_kernels();
+}
 
 Counted fused_plan(const Graph& g, const Device& device, const PlanOptions& options, const Counted& unfused) {
   Counted chosen = fastest(prepared(g, options), device, options, unfused);
-  return has_forms(g, options) ? FormChoice(g, device, options, unfused).run(std::move(chosen)) : std::move(chosen);
+  return has_alternatives(g, options) ? AlternativeChoice(g, device, options, unfused).run(std::move(chosen))
+                                      : std::move(chosen);
 }
 
 }  // namespace kfusion

@@ -8,7 +8,7 @@ namespace kfusion {
 bool takes_operations(const Executor* executor, const Plan& plan);
 
 /// Whether the library has functions of its own for parts of the graph that a plan may take.
-bool has_forms(const Graph& g, const PlanOptions& options);
+bool has_alternatives(const Graph& g, const PlanOptions& options);
 
 Counted unfused_plan(Graph g, const Device& device, const PlanOptions& options);
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "kfusion/plan/search/fastest.hpp"
-#include "kfusion/plan/search/library_forms.hpp"
+#include "kfusion/plan/search/library_alternatives.hpp"
 
 namespace kfusion {
 
@@ -11,7 +11,7 @@ bool PlanOptions::beyond_executors() const { return std::ranges::count(executors
 PlanPair make_plans(const Graph& g, const Device& device, const PlanOptions& options) {
   Counted unfused = unfused_plan(g, device, options);
   std::optional<Plan> library;
-  if (has_forms(g, options)) {
+  if (has_alternatives(g, options)) {
     library = unfused_plan(as_library_runs(g), device, options).take();
   }
   if (options.fuse) {

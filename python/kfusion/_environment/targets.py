@@ -1,4 +1,4 @@
-"""Places that a function may set beside its results, and how to set them: no code of the user's runs for that."""
+"""Targets that a function may set beside its results, and how to set them: no code of the user's runs for that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .objects import Key
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class Target:
     """What may be set: an attribute, a default, a global or a closure variable. The owner is a weak reference."""
 
     owner: weakref.ref[Any]
@@ -24,7 +24,7 @@ class Place:
 
     @property
     def key(self) -> Key:
-        """What identifies the place while its owner lives: of an object, globals or a cell."""
+        """What identifies the target while its owner lives: of an object, globals or a cell."""
         owner = self.owner()
         if owner is None:
             return 0, ""
@@ -48,7 +48,7 @@ class Place:
 
 
 def scopes(owner: Any) -> Iterator[tuple[str, dict[Any, Any]]]:
-    """The kinds of places that an object has, and what is in them, by name."""
+    """The kinds of targets that an object has, and what is in them, by name."""
     if not isinstance(owner, FunctionType):
         yield "attribute", parts.attributes(owner)
         return

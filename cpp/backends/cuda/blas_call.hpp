@@ -15,13 +15,13 @@ inline bool are_lines_aligned(std::int64_t offset, std::int64_t batch, std::int6
 
 enum class BlasActivation : std::uint8_t { kNone, kRelu, kGelu };  ///< the gelu is the one by tanh
 
-struct BlasForm {
+struct BlasCall {
   Contraction products;               ///< one product; without its epilogue
   std::optional<Access> added, bias;  ///< along batches, rows and columns
   BlasActivation activation = BlasActivation::kNone;
 };
 
-/// The form of a kernel, or why it has none, as a clause ("computes ...").
-std::optional<BlasForm> blas_form(const Candidate& kernel, std::string& why);
+/// The call of a kernel, or why it has none, as a clause ("computes ...").
+std::optional<BlasCall> blas_call(const Candidate& kernel, std::string& why);
 
 }  // namespace kfusion

@@ -151,13 +151,15 @@ FORMS = {
 def test_all_ways_give_what_torch_gives(monkeypatch):
     library = libraries.Torch("cpu")
     monkeypatch.setattr(library, "natives", {})
-    monkeypatch.setattr(library, "matmul", None)  # what the forms stand for is not computed in steps
+    monkeypatch.setattr(library, "matmul", None)  # what the alternatives stand for is not computed in steps
 
     def check(_, f):
         x, w = random(2, 2, 8, 8), random(2, 2, 8, 8) + 1
         traced = trace(f, x, w)
-        assert traced.forms
-        (compared,) = evaluate.program(traced, library, forms=traced.forms)(*[i.array for i in traced.inputs])
+        assert traced.alternatives
+        (compared,) = evaluate.program(traced, library, alternatives=traced.alternatives)(
+            *[i.array for i in traced.inputs]
+        )
         for got in (kf.fuse(f)(x, w), kf.fuse(f).unfused(x, w), compared):
             torch.testing.assert_close(got, f(x, w))
 

@@ -11,7 +11,7 @@ import pandas
 
 from .._graph.number import is_number
 from .._spec import FLOATS, INTEGERS
-from .traced_tables import Form, form
+from .traced_tables import Method, method_of
 
 
 def _axis(x: Any, axis: Any) -> Any:
@@ -21,14 +21,14 @@ def _axis(x: Any, axis: Any) -> Any:
     return x._kind._get_axis_number(axis)
 
 
-def _reduction(plain: Callable[..., Any], without_nan: Callable[..., Any], *names: str) -> Form:
+def _reduction(plain: Callable[..., Any], without_nan: Callable[..., Any], *names: str) -> Method:
     def reduced(x: Any, axis: Any = None, skipna: bool = True, **options: Any) -> Any:
         if type(skipna) is not bool or 0 in x.shape:
             return NotImplemented
         function = without_nan if skipna and x._value._dtype in FLOATS else plain
         return function(x._value, axis=_axis(x, axis), **options)
 
-    return form("axis", "skipna", *names)(reduced)
+    return method_of("axis", "skipna", *names)(reduced)
 
 
 def _spread(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -101,14 +101,14 @@ def _astype(x: Any, dtype: Any) -> Any:
     return NotImplemented if is_cut else x._value.astype(to)
 
 
-def _flexible(op: str, *, is_right: bool = False) -> Form:
+def _flexible(op: str, *, is_right: bool = False) -> Method:
     """x.add(y, axis=...): as the operator, and along rows."""
 
     def method(x: Any, other: Any, axis: Any = "columns") -> Any:
         is_along_rows = x._value.ndim == 2 and x._kind._get_axis_number(axis) == 0
         return x._operation(op, other, is_right=is_right, axis=0 if is_along_rows else None)
 
-    return form("other", "axis")(method)
+    return method_of("other", "axis")(method)
 
 
 # Methods that run as calls of pandas: the labels of what they give do not depend on data.
@@ -120,7 +120,7 @@ CALLS = frozenset(_CALL_NAMES.split())
 _FLEXIBLE = {"add": "add", "sub": "sub", "mul": "mul", "div": "truediv", "truediv": "truediv", "floordiv": "floordiv",
              "mod": "mod", "pow": "pow", "subtract": "sub", "multiply": "mul", "divide": "truediv"}  # fmt: skip
 _REFLECTED = ("add", "sub", "mul", "div", "truediv", "floordiv", "mod", "pow")
-FORMS: dict[str, Form] = {
+METHODS: dict[str, Method] = {
     "sum": _reduction(np.sum, np.nansum),
     "prod": _reduction(np.prod, np.nanprod),
     "product": _reduction(np.prod, np.nanprod),
@@ -131,18 +131,18 @@ FORMS: dict[str, Form] = {
     "std": _reduction(_spread(np.std), _spread(np.nanstd), "ddof"),
     "any": _reduction(lambda x, axis: np.any(x != 0, axis=axis), _any),
     "all": _reduction(lambda x, axis: np.all(x != 0, axis=axis), lambda x, axis: np.all(x != 0, axis=axis)),
-    "count": form("axis")(_count),
-    "where": form("cond", "other")(_chosen(True)),
-    "mask": form("cond", "other")(_chosen(False)),
-    "clip": form("lower", "upper")(_clip),
-    "fillna": form("value")(_fillna),
-    "round": form("decimals")(_round),
-    "abs": form()(lambda x: np.abs(x._value)),
-    "astype": form("dtype")(_astype),
-    "copy": form("deep")(lambda x, deep: x.__copy__() if type(deep) is bool else NotImplemented),
-    "transpose": form()(lambda x: x._value.T),
-    **{name: form()(lambda x: _is_nan(x._value)) for name in ("isna", "isnull")},
-    **{name: form()(lambda x: ~_is_nan(x._value)) for name in ("notna", "notnull")},
+    "count": method_of("axis")(_count),
+    "where": method_of("cond", "other")(_chosen(True)),
+    "mask": method_of("cond", "other")(_chosen(False)),
+    "clip": method_of("lower", "upper")(_clip),
+    "fillna": method_of("value")(_fillna),
+    "round": method_of("decimals")(_round),
+    "abs": method_of()(lambda x: np.abs(x._value)),
+    "astype": method_of("dtype")(_astype),
+    "copy": method_of("deep")(lambda x, deep: x.__copy__() if type(deep) is bool else NotImplemented),
+    "transpose": method_of()(lambda x: x._value.T),
+    **{name: method_of()(lambda x: _is_nan(x._value)) for name in ("isna", "isnull")},
+    **{name: method_of()(lambda x: ~_is_nan(x._value)) for name in ("notna", "notnull")},
     **{name: _flexible(op) for name, op in _FLEXIBLE.items()},
     **{f"r{name}": _flexible(_FLEXIBLE[name], is_right=True) for name in _REFLECTED},
     **{name: _flexible(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},

@@ -1,4 +1,4 @@
-#include "backends/cuda/blas_form.hpp"
+#include "backends/cuda/blas_call.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -15,9 +15,9 @@ class BlasMatcher {
  public:
   explicit BlasMatcher(const Candidate& k) : k_(k) {}
 
-  std::optional<BlasForm> run(std::string& why) {
+  std::optional<BlasCall> run(std::string& why) {
     why = refusal();
-    return why.empty() ? std::optional(std::move(form_)) : std::nullopt;
+    return why.empty() ? std::optional(std::move(call_)) : std::nullopt;
   }
 
   // What a pattern (graph/match.hpp) reads.
@@ -29,25 +29,25 @@ class BlasMatcher {
   const std::vector<Access>& reads(NodeId n) const { return k_.folded.work[at(n)].reads; }
   bool is_inside(NodeId n) const { return std::ranges::find(k_.nodes, n) != k_.nodes.end(); }
   bool reads_value(NodeId n, NodeId value) const { return std::ranges::count(reads(n), value, &Access::base) > 0; }
-  DType dtype() const { return form_.products.products[0].dtype; }
+  DType dtype() const { return call_.products.products[0].dtype; }
 
   std::string refusal() {
-    if (auto general = no_contraction(k_)) return *general;
-    form_.products = *products_of(k_);
+    if (auto general = why_no_contraction(k_)) return *general;
+    call_.products = *products_of(k_);
     if (auto why = refusal_of_product(); !why.empty()) return why;
-    NodeId last = form_.products.products[0].node;
+    NodeId last = call_.products.products[0].node;
     used_.insert(last);
     for (NodeId next = last; (next = step(last)) >= 0;) last = next;
     if (!why_.empty()) return why_;
     for (const NodeId n : k_.nodes)
-      if (!used_.contains(n)) return beyond(n);
+      if (!used_.contains(n)) return why_beyond(n);
     if (k_.nodes.size() == 1) return "computes what follows a product";  // one alone is the array library's
     if (k_.stores.size() != 1 || k_.stores[0] != last) return "stores the last value of a kernel only";
     return node(last).dtype == dtype() ? "" : "stores what has the dtype of the factors";
   }
 
   std::string refusal_of_product() const {
-    const Contraction& c = form_.products;
+    const Contraction& c = call_.products;
     if (c.products.size() != 1) return "computes one product";
     const Product& p = c.products[0];
     if (!is_half(p.dtype) || p.left.dtype != p.dtype || p.right.dtype != p.dtype)
@@ -73,12 +73,12 @@ class BlasMatcher {
     return (f.depth == 1 && (outer == 1 || f.outer >= depth)) || (f.outer == 1 && (depth == 1 || f.depth >= outer));
   }
 
-  std::string beyond(NodeId n) const {
+  std::string why_beyond(NodeId n) const {
     return "computes on a product a bias, a matrix that is added, then relu or gelu by tanh, and no " +
            std::string(kfusion::name(node(n).op)) + " beyond";
   }
 
-  /// The value that the next part of the form makes of `value`; -1 where nothing follows, or nothing that it has.
+  /// The value that the next part of the call makes of `value`; -1 where nothing follows, or nothing that it has.
   NodeId step(NodeId value) {
     std::vector<NodeId> readers;
     for (const NodeId n : k_.nodes)
@@ -88,7 +88,7 @@ class BlasMatcher {
     const NodeId n = readers[0];
     const bool taken = readers.size() == 1 && (take_cast(n) || take_sum(n, value) || take_relu(n));
     if (!taken) {
-      if (why_.empty()) why_ = beyond(n);
+      if (why_.empty()) why_ = why_beyond(n);
       return -1;
     }
     used_.insert(n);
@@ -107,8 +107,8 @@ class BlasMatcher {
   }
 
   bool take_relu(NodeId n) {
-    if (node(n).op != Op::relu || form_.activation != BlasActivation::kNone) return false;
-    form_.activation = BlasActivation::kRelu;
+    if (node(n).op != Op::relu || call_.activation != BlasActivation::kNone) return false;
+    call_.activation = BlasActivation::kRelu;
     return true;
   }
 
@@ -124,28 +124,28 @@ class BlasMatcher {
   }
 
   bool take_sum(NodeId n, NodeId value) {
-    if (node(n).op != Op::add || form_.activation != BlasActivation::kNone) return false;
+    if (node(n).op != Op::add || call_.activation != BlasActivation::kNone) return false;
     const bool first = reads(n)[0].base == value;
     if (first && reads(n)[1].base == value) return false;
     const auto other = uncast(reads(n)[first ? 1 : 0]);
     if (!other || is_free(node(other->base)) || node(other->base).dtype != dtype()) return false;
-    const Contraction& c = form_.products;
+    const Contraction& c = call_.products;
     const auto seen = reshaped(*other, {c.batches, c.rows, c.cols});
     if (!seen || seen->has_positions() || (c.cols > 1 && seen->strides[2] != 1)) return false;
     const std::int64_t batch = c.batches > 1 ? seen->strides[0] : 0, row = c.rows > 1 ? seen->strides[1] : 0;
     if (!are_lines_aligned(seen->offset, batch, row)) return false;
-    if (batch == 0 && row == 0 && !form_.bias) {
-      form_.bias = *seen;
+    if (batch == 0 && row == 0 && !call_.bias) {
+      call_.bias = *seen;
       return true;
     }
-    if (form_.added || batch < 0 || (c.rows > 1 && row < c.cols)) return false;
-    form_.added = *seen;
+    if (call_.added || batch < 0 || (c.rows > 1 && row < c.cols)) return false;
+    call_.added = *seen;
     return true;
   }
 
   /// x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) of `x`, as the composite computes it; -1 where it is not there.
   NodeId take_gelu(NodeId x) {
-    if (form_.activation != BlasActivation::kNone) return -1;
+    if (call_.activation != BlasActivation::kNone) return -1;
     NodeId half = -1, more = -1, tanh = -1, scaled = -1, inner = -1, small = -1, cube = -1, square = -1;
     const auto number = [&](double value) {
       return m::such([this, value](NodeId n) {
@@ -165,7 +165,7 @@ class BlasMatcher {
       if (is_read_elsewhere(x, nodes)) continue;
       used_.insert(std::begin(nodes), std::end(nodes));
       used_.insert(n);
-      form_.activation = BlasActivation::kGelu;
+      call_.activation = BlasActivation::kGelu;
       return n;
     }
     return -1;
@@ -177,13 +177,13 @@ class BlasMatcher {
   }
 
   const Candidate& k_;
-  BlasForm form_;
+  BlasCall call_;
   std::set<NodeId> used_;
   std::string why_;
 };
 
 }  // namespace
 
-std::optional<BlasForm> blas_form(const Candidate& kernel, std::string& why) { return BlasMatcher(kernel).run(why); }
+std::optional<BlasCall> blas_call(const Candidate& kernel, std::string& why) { return BlasMatcher(kernel).run(why); }
 
 }  // namespace kfusion

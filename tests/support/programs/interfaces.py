@@ -100,7 +100,7 @@ TABLE = "TABLE = {}.arange(600.0) / 8"
 
 
 @dataclass(frozen=True)
-class Form:
+class Interface:
     """An argument of all arrays, a result of the program's results, and extras of an input (by number) behind these;
     what is set, each to a result (by number).
     """
@@ -128,11 +128,11 @@ class Form:
         """The program's results, and the extras."""
         return RESULTS[self.result][1](result)
 
-    def renumbered(self, inputs: Mapping[int, int]) -> Form:
+    def renumbered(self, inputs: Mapping[int, int]) -> Interface:
         """With other numbers for inputs."""
         return replace(self, extras=tuple((kind, inputs[n]) for kind, n in self.extras))
 
-    def smaller(self) -> Iterator[Form]:
+    def smaller(self) -> Iterator[Interface]:
         """With fewer extras, or simpler."""
         yield from (replace(self, extras=tuple(e for e in self.extras if e is not left)) for left in self.extras)
         yield from (replace(self, sets=tuple(s for s in self.sets if s is not left)) for left in self.sets)
