@@ -13,8 +13,8 @@ std::vector<bool> soon_or_again(const Kernel& k) {
   std::vector<bool> seen(k.loads.size()), found(k.loads.size());
   for (int sweep = 0; sweep < k.paired.sweeps; ++sweep)
     for (const int i : element_steps(k, sweep)) {
-      if (k.steps[at(i)].kind != StepKind::kLoad) continue;
-      const std::size_t load = at(k.steps[at(i)].index);
+      if (k.step(i).kind != StepKind::kLoad) continue;
+      const std::size_t load = at(k.step(i).index);
       found[load] = sweep == 0 || seen[load];
       seen[load] = true;
     }
@@ -152,7 +152,7 @@ std::int64_t partial_bound(const Kernel& k) { return 12 * std::ranges::count(k.s
 std::int64_t column_bound(const Kernel& k) {
   // A mean with its second moment: two values and a count, which is as wide as they are.
   const auto third = [&](const Pair& p) {
-    return p.kind == Pair::Kind::kCentred && k.steps[at(p.first)].from == DType::kFloat64;
+    return p.kind == Pair::Kind::kCentred && k.step(p.first).from == DType::kFloat64;
   };
   return 8 * (std::ranges::count(k.steps, StepKind::kReduce, &Step::kind) + std::ranges::count_if(k.pairs, third));
 }

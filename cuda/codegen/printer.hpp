@@ -150,7 +150,7 @@ class Printer {
     if (a_.framed()) out_.line("template <int kN = kWidth>");
   }
   std::string of_lanes(const std::string& type) const { return a_.framed() ? type + "Of<kN>" : type; }
-  const Step& step(int i) const { return k_.steps[static_cast<std::size_t>(i)]; }
+  const Step& step(int i) const { return k_.step(i); }
   bool is_row(int i) const { return step(i).level == Level::kRow; }
   const Operand& load(int i) const { return k_.loads[static_cast<std::size_t>(i)]; }
   /// Number of elements in a row; a compile-time constant for very short rows.

@@ -194,7 +194,7 @@ Operand partial(DType dtype, const Block& b, Reduces reduces) {
 std::vector<int> reductions_of(const Kernel& k) {
   std::vector<int> found;
   for (int s = 0; s < std::ssize(k.steps); ++s)
-    if (k.steps[at(s)].kind == StepKind::kReduce) found.push_back(s);
+    if (k.step(s).kind == StepKind::kReduce) found.push_back(s);
   return found;
 }
 
@@ -226,7 +226,7 @@ class Combiner {
   }
 
  private:
-  const Step& step(int s) const { return k_.steps[at(s)]; }
+  const Step& step(int s) const { return k_.step(s); }
 
   Operand with_parts(Operand o, std::int64_t stride) const {
     o.reduced = {stride};
@@ -243,7 +243,7 @@ class Combiner {
 
   int reduce(Op op, const Step& like, int argument) {
     Step s = like;
-    s.op = op, s.from = t_.to.steps[at(argument)].dtype, s.arguments = {argument}, s.pair = -1;
+    s.op = op, s.from = t_.to.step(argument).dtype, s.arguments = {argument}, s.pair = -1;
     return t_.push(std::move(s));
   }
 
@@ -265,7 +265,7 @@ class Combiner {
   /// The sums of exp(x - m) of each part, m its own maximum, as those of exp(x - the maximum of all). A part of which
   /// all is -inf has no sum.
   int rescaled(int sums, int first) {
-    const DType type = t_.to.steps[at(sums)].dtype;
+    const DType type = t_.to.step(sums).dtype;
     const std::vector<int> reductions = reductions_of(k_);
     const int index = static_cast<int>(std::ranges::find(reductions, first) - reductions.begin());
     const int own = load(index, type), all = t_.place[at(first)];
@@ -283,7 +283,7 @@ class Combiner {
   int chosen(int positions, int first) {
     const std::vector<int> reductions = reductions_of(k_);
     const int index = static_cast<int>(std::ranges::find(reductions, first) - reductions.begin());
-    const DType type = held(step(first).dtype), integers = t_.to.steps[at(positions)].dtype;
+    const DType type = held(step(first).dtype), integers = t_.to.step(positions).dtype;
     const int own = load(index, type), all = t_.place[at(first)];
     const int equal = t_.push(map(Op::equal, DType::kBool, {own, all}, type));
     const int nan = t_.push(map(Op::isnan, DType::kBool, {own}, type));
@@ -350,8 +350,8 @@ Piece combining_piece(const Contraction& c, const Block& block, std::int64_t par
 
 Piece weights_piece(const Contraction& c, const Block& block) {
   const Pair& pair = c.epilogue.pairs.at(0);
-  const DType type = held(c.epilogue.steps[at(pair.first)].dtype);
-  const int exponentials = c.epilogue.steps[at(pair.second)].arguments[0];
+  const DType type = held(c.epilogue.step(pair.first).dtype);
+  const int exponentials = c.epilogue.step(pair.second).arguments[0];
   Taker t(c, block);
   t.take({pair.first});
   const int largest = t.place[at(pair.first)];
@@ -390,7 +390,7 @@ void run_piece(const Piece& piece, const Places& places, const Origin& origin, b
 
 std::vector<DType> partial_types(const Contraction& c) {
   std::vector<DType> types;
-  for (const int s : reductions_of(c.epilogue)) types.push_back(held(c.epilogue.steps[at(s)].dtype));
+  for (const int s : reductions_of(c.epilogue)) types.push_back(held(c.epilogue.step(s).dtype));
   return types;
 }
 

@@ -28,7 +28,7 @@ class Finder {
   }
 
  private:
-  const Step& step(int i) const { return k_.steps[at(i)]; }
+  const Step& step(int i) const { return k_.step(i); }
   const Step& argument(const Step& s, int which) const { return step(s.arguments[at(which)]); }
   static bool is_map(const Step& s, Op op) { return s.kind == StepKind::kMap && s.op == op; }
   bool is_row(int i) const { return step(i).level == Level::kRow; }
@@ -190,14 +190,14 @@ class Finder {
 void annotate(Kernel& k) { Finder(k).run(); }
 
 std::optional<double> number_of(const Kernel& k, int step) {
-  if (k.steps[at(step)].kind != StepKind::kConstant) return std::nullopt;
-  const Constant& c = k.constants[at(k.steps[at(step)].index)];
+  if (k.step(step).kind != StepKind::kConstant) return std::nullopt;
+  const Constant& c = k.constants[at(k.step(step).index)];
   if (c.parameter >= 0) return std::nullopt;
   return is_integer(c.dtype) ? static_cast<double>(c.integer) : c.value;
 }
 
 Op StepReader::op(int step) const {
-  const Step& s = k.steps[at(step)];
+  const Step& s = k.step(step);
   switch (s.kind) {
     case StepKind::kMap:
     case StepKind::kReduce:
@@ -212,11 +212,11 @@ Op StepReader::op(int step) const {
 }
 
 std::vector<bool> sources_of(const Kernel& k, int x) {
-  const auto is_element = [&](int i) { return k.steps[at(i)].level == Level::kElement; };
+  const auto is_element = [&](int i) { return k.step(i).level == Level::kElement; };
   std::vector<bool> found(k.steps.size());
   found[at(x)] = is_element(x);
   for (int i = x; i >= 0; --i)
-    for (const int a : k.steps[at(i)].arguments)
+    for (const int a : k.step(i).arguments)
       if (found[at(i)] && is_element(a)) found[at(a)] = true;
   return found;
 }

@@ -19,7 +19,7 @@ struct StepReader {
   const Kernel& k;
 
   Op op(int step) const;
-  int argument(int step, std::size_t i) const { return k.steps[at(step)].arguments[i]; }
+  int argument(int step, std::size_t i) const { return k.step(step).arguments[i]; }
   std::optional<double> number(int step) const { return number_of(k, step); }
 };
 

@@ -166,6 +166,7 @@ struct Kernel {
   std::vector<Search> searches;
   std::vector<Exponentials> exponentials;
 
+  const Step& step(int i) const { return steps[at(i)]; }
   std::int64_t rows() const;   ///< points of `kept`
   std::int64_t cols() const;   ///< points of `reduced`; 1 where nothing is reduced
   std::int64_t parts() const;  ///< of the rows, whose sums it stores; 0 where it stores none

@@ -279,7 +279,7 @@ int Steps::argument(Axes span, const Access& a) {
 int Steps::as_read(NodeId n) {
   const int i = step_of(n);
   if (!as_stored_.contains(n)) return unstored(i);
-  if (k_.steps[at(i)].kind == StepKind::kCast) return i;
+  if (k_.step(i).kind == StepKind::kCast) return i;
   const auto [known, is_new] = rounded_.try_emplace(n, i);
   if (is_new) known->second = cast(g_[n].dtype, DType::kFloat32, i);
   return known->second;
@@ -294,7 +294,7 @@ int Steps::cast(DType to, DType from, int i) {
 
 /// What the kernel goes on with where `i` only says how a result is stored.
 int Steps::unstored(int i) const {
-  const Step& s = k_.steps[static_cast<std::size_t>(i)];
+  const Step& s = k_.step(i);
   const bool is_made_here = s.node < 0;  // a rounded value that the kernel goes on with
   if (s.kind != StepKind::kCast || !is_half(s.dtype) || s.from != DType::kFloat32 || is_made_here) return i;
   const auto* cast = std::get_if<CastAttributes>(&g_[s.node].attributes);  // else a reduction of one element

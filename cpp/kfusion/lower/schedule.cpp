@@ -20,21 +20,21 @@ Level level_of(const Kernel& k, const Step& s) {
     case StepKind::kIota:
       return if_row(k.iotas[at(s.index)].per_row());
     case StepKind::kTake:
-      return if_row(k.tables[at(s.index)].from.per_row() && k.steps[at(s.arguments[0])].level == Level::kRow);
+      return if_row(k.tables[at(s.index)].from.per_row() && k.step(s.arguments[0]).level == Level::kRow);
     default:
-      return if_row(std::ranges::all_of(s.arguments, [&](int a) { return k.steps[at(a)].level == Level::kRow; }));
+      return if_row(std::ranges::all_of(s.arguments, [&](int a) { return k.step(a).level == Level::kRow; }));
   }
 }
 
 bool is_second(const Kernel& k, int step) {
-  const int pair = k.steps[at(step)].pair;
+  const int pair = k.step(step).pair;
   return pair >= 0 && k.pairs[at(pair)].second == step;
 }
 
 Schedule schedule_of(const Kernel& k, bool paired) {
   Schedule s;
   for (int i = 0; i < std::ssize(k.steps); ++i) {
-    const Step& step = k.steps[at(i)];
+    const Step& step = k.step(i);
     const bool reduces = step.kind == StepKind::kReduce;
     int arguments = 0;
     for (const int a : step.arguments) arguments = std::max(arguments, s.ready[at(a)]);
@@ -65,7 +65,7 @@ std::vector<int> element_steps(const Kernel& k, int sweep) {
     if (k.paired.stored[i] == sweep) wanted[at(k.stores[i].step)] = true;
   std::vector<int> found;
   for (int i = static_cast<int>(k.steps.size()) - 1; i >= 0; --i) {
-    const Step& step = k.steps[at(i)];
+    const Step& step = k.step(i);
     const bool reduces = step.kind == StepKind::kReduce && k.paired.ready[at(i)] == sweep + 1;
     const bool computed = wanted[at(i)] && step.level == Level::kElement;
     if (computed) found.push_back(i);
@@ -79,7 +79,7 @@ std::vector<int> element_steps(const Kernel& k, int sweep) {
 std::vector<int> reductions(const Kernel& k, int sweep) {
   std::vector<int> found;
   for (int i = 0; i < std::ssize(k.steps); ++i)
-    if (k.steps[at(i)].kind == StepKind::kReduce && k.paired.ready[at(i)] == sweep + 1 && !is_second(k, i))
+    if (k.step(i).kind == StepKind::kReduce && k.paired.ready[at(i)] == sweep + 1 && !is_second(k, i))
       found.push_back(i);
   return found;
 }

@@ -160,7 +160,7 @@ class Interpreter {
   }
 
   void store(const Store& s) const {
-    const bool is_row = k_.steps[at(s.step)].level == Level::kRow && s.to.per_row();
+    const bool is_row = k_.step(s.step).level == Level::kRow && s.to.per_row();
     const Level level = is_row ? Level::kRow : Level::kElement;
     const Value from = seen(s.step, level), to = placed(s.to, stores_of(s), level);
     copy_elements(from, to);
@@ -168,7 +168,7 @@ class Interpreter {
 
   /// Sums over rows, part by part, each a row of results.
   void store_parts(const Store& s) const {
-    const DType t = k_.steps[at(s.step)].dtype;
+    const DType t = k_.step(s.step).dtype;
     const Value rows = as_rows(s.step, t), sums = make_value(held(t), k_.reduced);
     const auto item = static_cast<std::int64_t>(item_bytes(rows.dtype));
     const std::int64_t count = k_.rows(), cols = k_.cols();

@@ -8,7 +8,7 @@
 namespace kfusion::codegen {
 namespace {
 
-int score_of(const Kernel& k) { return k.steps[at(k.steps.empty() ? 0 : k.pairs[0].first)].arguments[0]; }
+int score_of(const Kernel& k) { return k.step(k.steps.empty() ? 0 : k.pairs[0].first).arguments[0]; }
 
 bool is_even(const Extents& strides) {
   return std::ranges::all_of(strides, [](std::int64_t s) { return s % 2 == 0; });

@@ -12,8 +12,6 @@ namespace {
 
 constexpr double kMostExact = 1 << 24;
 
-std::size_t index_of(int i) { return static_cast<std::size_t>(i); }
-
 bool is_comparison(Op op) {
   return op == Op::less || op == Op::less_equal || op == Op::greater || op == Op::greater_equal;
 }
@@ -27,7 +25,7 @@ class Reader {
  public:
   Reader(const Kernel& k, const Positions& positions) : k_(k), positions_(positions) {}
 
-  const Step& step(int i) const { return k_.steps[index_of(i)]; }
+  const Step& step(int i) const { return k_.step(i); }
   bool is(int i, Op op) const { return step(i).kind == StepKind::kMap && step(i).op == op; }
   int argument(int i, std::size_t which) const { return step(i).arguments[which]; }
 
@@ -41,8 +39,8 @@ class Reader {
   std::optional<Affine> affine(int i) const {
     if (!positions_.has(i)) return std::nullopt;
     const Step& s = step(i);
-    if (s.kind == StepKind::kConstant) return Affine{0, 0, k_.constants[index_of(s.index)].integer};
-    if (s.kind == StepKind::kIota) return affine_iota(k_.iotas[index_of(s.index)]);
+    if (s.kind == StepKind::kConstant) return Affine{0, 0, k_.constants[at(s.index)].integer};
+    if (s.kind == StepKind::kIota) return affine_iota(k_.iotas[at(s.index)]);
     if (s.kind == StepKind::kCast || is(i, Op::negative)) {
       auto a = affine(s.arguments[0]);
       if (a && s.kind != StepKind::kCast) a = Affine{-a->row, -a->col, -a->from};
@@ -166,12 +164,12 @@ Positions::Positions(const Kernel& k) : k_(k), ranges_(k.steps.size()) {
 std::optional<Positions::Range> Positions::range_of(const Step& s) const {
   if (!is_integer(s.dtype)) return std::nullopt;
   if (s.kind == StepKind::kConstant) {
-    const Constant& c = k_.constants[index_of(s.index)];
+    const Constant& c = k_.constants[at(s.index)];
     const auto value = static_cast<double>(c.integer);
     return c.parameter >= 0 ? std::nullopt : std::optional(Range{value, value});
   }
   if (s.kind == StepKind::kIota) {
-    const Operand& o = k_.iotas[index_of(s.index)];
+    const Operand& o = k_.iotas[at(s.index)];
     Range r{static_cast<double>(o.offset), static_cast<double>(o.offset)};
     const auto add = [&r](const Extents& extents, const Extents& strides) {
       for (std::size_t i = 0; i < strides.size(); ++i) {
@@ -185,7 +183,7 @@ std::optional<Positions::Range> Positions::range_of(const Step& s) const {
   if (s.kind != StepKind::kMap && s.kind != StepKind::kCast) return std::nullopt;
   std::vector<Range> of;
   for (std::size_t i = s.op == Op::where && s.kind == StepKind::kMap ? 1 : 0; i < s.arguments.size(); ++i) {
-    const auto& r = ranges_[index_of(s.arguments[i])];
+    const auto& r = ranges_[at(s.arguments[i])];
     if (!r) return std::nullopt;
     of.push_back(*r);
   }
@@ -216,7 +214,7 @@ std::optional<Positions::Range> Positions::range_of(const Step& s) const {
 }
 
 bool Positions::compares(int i) const {
-  const Step& s = k_.steps[index_of(i)];
+  const Step& s = k_.step(i);
   return s.kind == StepKind::kMap && is_comparison(s.op) && has(s.arguments[0]) && has(s.arguments[1]);
 }
 

@@ -25,7 +25,7 @@ class Columns {
   }
 
  private:
-  const Step& step(int i) const { return k_.steps[at(i)]; }
+  const Step& step(int i) const { return k_.step(i); }
   bool is_constant(int i) const { return step(i).kind == StepKind::kConstant; }
 
   bool lies_along_columns(const Operand& o) const { return tile_strides(o, false).row == 0; }

@@ -56,7 +56,7 @@ class EpiloguePrinter {
   std::optional<std::size_t> sums_box(int store) const;
 
  protected:
-  const Step& step(int i) const { return k_.steps[at(i)]; }
+  const Step& step(int i) const { return k_.step(i); }
   bool is_product(int i) const {
     return step(i).kind == StepKind::kLoad && c_.product_of(k_.loads[at(step(i).index)]) >= 0;
   }

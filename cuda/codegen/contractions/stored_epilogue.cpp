@@ -8,7 +8,7 @@ namespace kfusion::codegen {
 int summed_store(const Kernel& k, int sums) {
   const int summed = k.stores[at(sums)].step;
   for (int i = 0; i < std::ssize(k.stores); ++i) {
-    const Step& s = k.steps[at(k.stores[at(i)].step)];
+    const Step& s = k.step(k.stores[at(i)].step);
     const bool rounds = s.kind == StepKind::kCast && is_half(s.dtype) && s.arguments[0] == summed;
     if (k.stores[at(i)].parts == 0 && (k.stores[at(i)].step == summed || rounds)) return i;
   }

@@ -39,51 +39,51 @@ int Excerpt::add_load(Operand o, int array) {
 
 void Excerpt::compute(int step) {
   Kernel& k = link_.kernel;
-  Step made = whole_.steps[i_(step)];
+  Step made = whole_.step(step);
   if (over_ != Over::kSame) made.pair = -1;
-  for (int& a : made.arguments) a = moved_[i_(a)];
+  for (int& a : made.arguments) a = moved_[at(a)];
   if (made.kind == StepKind::kLoad) {
-    made.index = add_load(seen(whole_.loads[i_(made.index)]), made.index);
+    made.index = add_load(seen(whole_.loads[at(made.index)]), made.index);
   } else if (made.kind == StepKind::kIota) {
-    k.iotas.push_back(seen(whole_.iotas[i_(made.index)]));
+    k.iotas.push_back(seen(whole_.iotas[at(made.index)]));
     made.index = static_cast<int>(k.iotas.size()) - 1;
   } else if (made.kind == StepKind::kConstant) {
-    k.constants.push_back(whole_.constants[i_(made.index)]);
+    k.constants.push_back(whole_.constants[at(made.index)]);
     made.index = static_cast<int>(k.constants.size()) - 1;
   } else if (made.kind == StepKind::kTake) {
     tables_.push_back(static_cast<int>(whole_.loads.size()) + made.index);
-    k.tables.push_back(whole_.tables[i_(made.index)]);
+    k.tables.push_back(whole_.tables[at(made.index)]);
     k.tables.back().from = seen(k.tables.back().from);
     made.index = static_cast<int>(k.tables.size()) - 1;
   }
-  moved_[i_(step)] = static_cast<int>(k.steps.size());
+  moved_[at(step)] = static_cast<int>(k.steps.size());
   k.steps.push_back(std::move(made));
 }
 
 void Excerpt::find(int step, int buffer, Operand from) {
   Step made;
-  made.dtype = made.from = compute_dtype(whole_.steps[i_(step)].dtype);
-  made.node = whole_.steps[i_(step)].node;
+  made.dtype = made.from = compute_dtype(whole_.step(step).dtype);
+  made.node = whole_.step(step).node;
   made.index = add_load(std::move(from), ~buffer);
-  moved_[i_(step)] = static_cast<int>(link_.kernel.steps.size());
+  moved_[at(step)] = static_cast<int>(link_.kernel.steps.size());
   link_.kernel.steps.push_back(std::move(made));
 }
 
 void Excerpt::leave(int step, int buffer, Operand to) {
-  link_.kernel.stores.push_back({moved_[i_(step)], std::move(to)});
+  link_.kernel.stores.push_back({moved_[at(step)], std::move(to)});
   link_.stores.push_back(~buffer);
 }
 
 void Excerpt::store(int t) {
-  Store s = whole_.stores[i_(t)];
-  s.step = moved_[i_(s.step)], s.to = seen(s.to);
+  Store s = whole_.stores[at(t)];
+  s.step = moved_[at(s.step)], s.to = seen(s.to);
   link_.kernel.stores.push_back(std::move(s));
   link_.stores.push_back(t);
 }
 
 void Excerpt::take_pairs() {
   link_.kernel.pairs = whole_.pairs;
-  for (Pair& p : link_.kernel.pairs) p.first = moved_[i_(p.first)], p.second = moved_[i_(p.second)];
+  for (Pair& p : link_.kernel.pairs) p.first = moved_[at(p.first)], p.second = moved_[at(p.second)];
 }
 
 Link Excerpt::finish() {

@@ -28,7 +28,7 @@ class Excerpt {
 
   /// Takes a step, whose arguments it has.
   void compute(int step);
-  bool has(int step) const { return moved_[i_(step)] >= 0; }
+  bool has(int step) const { return moved_[at(step)] >= 0; }
   void find(int step, int buffer, Operand at);
   void leave(int step, int buffer, Operand at);
   /// Store number `t` of the whole kernel.
@@ -39,7 +39,6 @@ class Excerpt {
   const Kernel& kernel() const { return link_.kernel; }
 
  private:
-  static std::size_t i_(int i) { return static_cast<std::size_t>(i); }
   Operand seen(Operand o) const;
   int add_load(Operand o, int array);
 

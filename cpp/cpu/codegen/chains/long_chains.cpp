@@ -25,8 +25,8 @@ class Cut {
     std::vector<bool> is_late;  // needs a reduction
     int operations = 0;
     for (int s = 0; s < std::ssize(k.steps); ++s) {
-      const Step& step = k.steps[i_(s)];
-      const auto late = [&](int a) { return bool(is_late[i_(a)]); };
+      const Step& step = k.step(s);
+      const auto late = [&](int a) { return bool(is_late[at(a)]); };
       is_late.push_back(step.kind == StepKind::kReduce || std::ranges::any_of(step.arguments, late));
       const bool is_early = !is_late.back() && !is_source(step) && (is_map() || step.level == Level::kElement);
       link_.push_back(is_early ? last_ : kEach);
@@ -42,18 +42,18 @@ class Cut {
 
   bool is_map() const { return kernel_.kind == Pattern::kPointwise; }
   int last() const { return last_; }
-  int link(int s) const { return link_[i_(s)]; }
+  int link(int s) const { return link_[at(s)]; }
   bool is_left(int s, int by) const { return link(s) != kEach && link(s) < by; }
 
   /// Steps that a link computes or finds.
   std::vector<bool> wanted_by(int link) const {
     std::vector<bool> wanted(link_.size());
     if (link == last_)
-      for (const Store& t : kernel_.stores) wanted[i_(t.step)] = true;
+      for (const Store& t : kernel_.stores) wanted[at(t.step)] = true;
     for (std::size_t s = wanted.size(); s-- > 0;) {
       if (link_[s] == link) wanted[s] = true;
       if (!wanted[s] || is_left(static_cast<int>(s), link)) continue;
-      for (const int a : kernel_.steps[s].arguments) wanted[i_(a)] = true;
+      for (const int a : kernel_.steps[s].arguments) wanted[at(a)] = true;
     }
     return wanted;
   }
@@ -66,8 +66,6 @@ class Cut {
   }
 
  private:
-  static std::size_t i_(int s) { return static_cast<std::size_t>(s); }
-
   const Kernel& kernel_;
   std::vector<int> link_;
   int last_ = 0;
@@ -86,8 +84,7 @@ class ChainMaker {
   }
 
  private:
-  static std::size_t i_(int s) { return static_cast<std::size_t>(s); }
-  const Step& step(int s) const { return kernel_.steps[i_(s)]; }
+  const Step& step(int s) const { return kernel_.step(s); }
 
   /// A buffer is free again behind the link that reads it last. What the last link reads of a whole row has one of its
   /// own: other elements of values of another size would lie where it does.
@@ -96,22 +93,22 @@ class ChainMaker {
     for (int link = 0; link <= cut_.last(); ++link) {
       wanted_.push_back(cut_.wanted_by(link));
       for (int s = 0; s < std::ssize(buffer_); ++s)
-        if (wanted_.back()[i_(s)] && cut_.is_left(s, link)) last_use[i_(s)] = link;
+        if (wanted_.back()[at(s)] && cut_.is_left(s, link)) last_use[at(s)] = link;
     }
     std::vector<int> free;
     std::vector<std::vector<int>> freed(wanted_.size());
     for (int s = 0, link = 0; s < std::ssize(buffer_); ++s) {
-      if (last_use[i_(s)] < 0 || is_whole(s, last_use[i_(s)])) continue;
-      for (; link < cut_.link(s); ++link) free.insert(free.end(), freed[i_(link)].begin(), freed[i_(link)].end());
-      const bool is_of_row = !cut_.is_map() && last_use[i_(s)] == cut_.last();
+      if (last_use[at(s)] < 0 || is_whole(s, last_use[at(s)])) continue;
+      for (; link < cut_.link(s); ++link) free.insert(free.end(), freed[at(link)].begin(), freed[at(link)].end());
+      const bool is_of_row = !cut_.is_map() && last_use[at(s)] == cut_.last();
       if (free.empty() || is_of_row) free.push_back(chain_.buffers++);
-      buffer_[i_(s)] = free.back();
+      buffer_[at(s)] = free.back();
       free.pop_back();
-      freed[i_(last_use[i_(s)])].push_back(buffer_[i_(s)]);
+      freed[at(last_use[at(s)])].push_back(buffer_[at(s)]);
     }
     for (int s = 0; s < std::ssize(buffer_); ++s)
-      if (last_use[i_(s)] >= 0 && is_whole(s, last_use[i_(s)]))
-        buffer_[i_(s)] = chain_.buffers + chain_.whole_buffers++;
+      if (last_use[at(s)] >= 0 && is_whole(s, last_use[at(s)]))
+        buffer_[at(s)] = chain_.buffers + chain_.whole_buffers++;
   }
   bool is_whole(int s, int last_use) const {
     return chain_.is_whole && last_use == cut_.last() && cut_.link(s) != cut_.last();
@@ -121,11 +118,11 @@ class ChainMaker {
     const bool is_map = cut_.is_map() || number < cut_.last();
     Excerpt excerpt(kernel_, is_map ? Excerpt::Over::kElements : Excerpt::Over::kSame);
     for (int s = 0; s < std::ssize(buffer_); ++s) {
-      if (!wanted_[i_(number)][i_(s)]) continue;
-      cut_.is_left(s, number) ? excerpt.find(s, buffer_[i_(s)], buffer(s, excerpt.kernel())) : excerpt.compute(s);
+      if (!wanted_[at(number)][at(s)]) continue;
+      cut_.is_left(s, number) ? excerpt.find(s, buffer_[at(s)], buffer(s, excerpt.kernel())) : excerpt.compute(s);
     }
     for (int s = 0; s < std::ssize(buffer_); ++s)
-      if (cut_.link(s) == number && buffer_[i_(s)] >= 0) excerpt.leave(s, buffer_[i_(s)], buffer(s, excerpt.kernel()));
+      if (cut_.link(s) == number && buffer_[at(s)] >= 0) excerpt.leave(s, buffer_[at(s)], buffer(s, excerpt.kernel()));
     for (int t = 0; number == cut_.last() && t < std::ssize(kernel_.stores); ++t) excerpt.store(t);
     if (!is_map) excerpt.take_pairs();
     return excerpt.finish();
@@ -138,7 +135,7 @@ class ChainMaker {
     const auto lay = [&](const Extents& extents, Extents& strides) {
       for (std::size_t axis = extents.size(); axis-- > 0; stride *= extents[axis]) strides[axis] = stride;
     };
-    const bool whole = buffer_[i_(s)] >= chain_.buffers;
+    const bool whole = buffer_[at(s)] >= chain_.buffers;
     if (whole && k.kind == Pattern::kColumns) {
       lay(k.kept, o.kept), lay(k.reduced, o.reduced);
       return o;

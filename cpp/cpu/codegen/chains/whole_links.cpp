@@ -15,7 +15,7 @@ class WholeLinksMaker {
     for (const Store& t : k.stores) last_ = std::max(last_, link_of(t));
     for (int s = 0; s < std::ssize(k.steps); ++s) {
       last_ = std::max(last_, link_[at(s)]);
-      for (const int a : k.steps[at(s)].arguments) note_use(a, link_[at(s)]);
+      for (const int a : k.step(s).arguments) note_use(a, link_[at(s)]);
     }
     for (const Store& t : k.stores) note_use(t.step, link_of(t));
     give_buffers();
@@ -30,7 +30,7 @@ class WholeLinksMaker {
  private:
   static constexpr int kEach = -1;  ///< each link takes what it needs
   static std::size_t at(int i) { return static_cast<std::size_t>(i); }
-  const Step& step(int s) const { return kernel_.steps[at(s)]; }
+  const Step& step(int s) const { return kernel_.step(s); }
   int ready(int s) const { return kernel_.separate.ready[at(s)]; }
 
   /// Even ones are of rows, odd ones of elements, whose reductions the next two can use.

@@ -58,7 +58,7 @@ ColumnJobs::ColumnJobs(const Form& form)
   scratch_bytes_ = scratch.bytes;
   for (std::int64_t k = 0; together_ > 1 && k < std::ssize(plan.held); ++k) {
     const int step = plan.held[static_cast<std::size_t>(k)];
-    const DType type = compute_dtype(form.kernel.steps[static_cast<std::size_t>(step)].dtype);
+    const DType type = compute_dtype(form.kernel.step(step).dtype);
     held_.push_back({2 * plan.ready(form, step), k * array_bytes_, static_cast<std::int64_t>(item_bytes(type))});
   }
 }

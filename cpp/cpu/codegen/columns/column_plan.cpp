@@ -24,12 +24,12 @@ ColumnPlan::ColumnPlan(const Form& form) {
     if (!form.in_tiles) s.keeps.clear();
   std::vector<bool> is_held(form.kernel.steps.size(), false);
   const auto hold = [&](int s) {
-    const Step& step = form.kernel.steps[static_cast<std::size_t>(s)];
+    const Step& step = form.kernel.step(s);
     if (form.varies(s) && !form.along(s) && (is_made(step) || waits(form, step)))
       is_held[static_cast<std::size_t>(s)] = true;
   };
   for (int s = 0; s < std::ssize(form.kernel.steps); ++s) {
-    const Step& step = form.kernel.steps[static_cast<std::size_t>(s)];
+    const Step& step = form.kernel.step(s);
     if (step.kind == StepKind::kReduce) reductions.push_back(s);
     if (step.kind == StepKind::kReduce)
       is_held[static_cast<std::size_t>(s)] =
@@ -59,7 +59,7 @@ void ColumnPlan::take_searches(const Form& form) {
   searches = column_searches(form.kernel);
   const auto leave = [&](int reduction) {
     Sweep& s = sweeps[static_cast<std::size_t>(form.schedule().ready[static_cast<std::size_t>(reduction)] - 1)];
-    const int argument = form.kernel.steps[static_cast<std::size_t>(reduction)].arguments[0];
+    const int argument = form.kernel.step(reduction).arguments[0];
     std::vector<RowReduction> others;
     for (const RowReduction& r : s.reductions)
       if (r.step() != reduction) others.push_back(r);

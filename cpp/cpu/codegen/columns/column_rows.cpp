@@ -7,20 +7,15 @@
 #include "cpu/codegen/form/policy.hpp"
 
 namespace kfusion::cpu::ir {
-namespace {
-
-std::size_t at_index(std::ptrdiff_t i) { return static_cast<std::size_t>(i); }
-
-}  // namespace
 
 ColumnRows::ColumnRows(const Form& form, Addresses& at, Elements& elements, const ColumnPlan& plan)
     : form_(form), at_(at), elements_(elements), plan_(plan), tile_(std::int64_t{form.lanes} * form.registers) {
   for (int s = 0; s < std::ssize(plan.sweeps); ++s) {
     reductions_.emplace_back();
-    for (const RowReduction& r : plan.sweeps[at_index(s)].reductions)
+    for (const RowReduction& r : plan.sweeps[kfusion::at(s)].reductions)
       reductions_.back().push_back(std::make_unique<ColumnReduction>(form, r.step()));
     for (const Search& search : plan.searches)
-      if (form.schedule().ready[at_index(search.number)] == s + 1)
+      if (form.schedule().ready[kfusion::at(search.number)] == s + 1)
         reductions_.back().push_back(std::make_unique<ColumnSearch>(form, search));
   }
 }
@@ -52,7 +47,7 @@ void ColumnRows::take(int sweep, const Window& window, const Number& row, const 
   const int chains = chains_of(sweep);
   for (int c = 1; c < chains; ++c) {
     Carry more;
-    for (const auto& r : reductions_[at_index(sweep)]) r->begin(more, at_, window.registers);
+    for (const auto& r : reductions_[at(sweep)]) r->begin(more, at_, window.registers);
     carry.insert(carry.end(), more.begin(), more.end());
   }
   push_rows(row, carry);
@@ -68,7 +63,7 @@ void ColumnRows::take(int sweep, const Window& window, const Number& row, const 
     });
     Carry all(carry.begin(), carry.begin() + static_cast<std::ptrdiff_t>(each));
     for (int c = 1; c < chains; ++c)
-      for (const auto& r : reductions_[at_index(sweep)]) r->merge(all, carry, c * each);
+      for (const auto& r : reductions_[at(sweep)]) r->merge(all, carry, c * each);
     all.insert(all.end(), carry.begin() + static_cast<std::ptrdiff_t>(chains * each), carry.end());
     carry = std::move(all);
   }
@@ -78,7 +73,7 @@ void ColumnRows::take(int sweep, const Window& window, const Number& row, const 
 }
 
 int ColumnRows::chains_of(int sweep) const {
-  const auto& all = reductions_[at_index(sweep)];
+  const auto& all = reductions_[at(sweep)];
   const bool merges = std::ranges::all_of(all, [](const auto& r) { return r->merges(); });
   return merges && !all.empty() ? form_.chains : 1;
 }
@@ -115,14 +110,13 @@ void ColumnRows::next_row(int sweep, const Window& window, Carry& carry, std::si
 }
 
 void ColumnRows::row_of_columns(int sweep, const Window& window, Carry& carry, bool past_caches) {
-  const Sweep& s = plan_.sweeps[at_index(sweep)];
+  const Sweep& s = plan_.sweeps[at(sweep)];
   const auto kept_row = [&](int step) {
-    return kept_rows_[at_index(std::ranges::find(plan_.kept, step) - plan_.kept.begin())];
+    return kept_rows_[at(std::ranges::find(plan_.kept, step) - plan_.kept.begin())];
   };
   const auto is_before = [&](int step) {
     for (int i = 0; i < sweep; ++i)
-      if (std::ranges::find(plan_.sweeps[at_index(i)].keeps, step) != plan_.sweeps[at_index(i)].keeps.end())
-        return true;
+      if (std::ranges::find(plan_.sweeps[at(i)].keeps, step) != plan_.sweeps[at(i)].keeps.end()) return true;
     return false;
   };
   const Window of_tile{0, window.registers, window.count};
@@ -131,7 +125,7 @@ void ColumnRows::row_of_columns(int sweep, const Window& window, Carry& carry, b
   elements_.compute_run(s.wanted);
   elements_.compute(s.wanted, window);
   if (sweep == 0 && !window.count) fetch_ahead(window);
-  for (const auto& r : reductions_[at_index(sweep)]) r->take(carry, elements_, at_, window.registers);
+  for (const auto& r : reductions_[at(sweep)]) r->take(carry, elements_, at_, window.registers);
   for (const int step : s.keeps) elements_.keep(step, kept_row(step), of_tile);
   for (const int t : s.stores) store(t, window, past_caches);
 }
@@ -160,8 +154,8 @@ void ColumnRows::fetch_ahead(const Window& window) const {
 }
 
 void ColumnRows::store(int t, const Window& window, bool past_caches) {
-  const Store& store = form_.kernel.stores[at_index(t)];
-  elements_.store(form_.stores[at_index(t)], store.to.dtype, store.step, window, past_caches);
+  const Store& store = form_.kernel.stores[at(t)];
+  elements_.store(form_.stores[at(t)], store.to.dtype, store.step, window, past_caches);
 }
 
 }  // namespace kfusion::cpu::ir

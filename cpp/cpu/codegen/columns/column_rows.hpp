@@ -34,7 +34,7 @@ class ColumnRows {
     Number limit, ahead, ahead_of_last;
   };
   std::int64_t item_of(int s) const {
-    const DType type = form_.kernel.steps[static_cast<std::size_t>(s)].dtype;
+    const DType type = form_.kernel.step(s).dtype;
     return static_cast<std::int64_t>(item_bytes(compute_dtype(type)));
   }
   std::int64_t kept_item(std::int64_t k) const { return item_of(plan_.kept[static_cast<std::size_t>(k)]); }

@@ -17,7 +17,7 @@ std::string vector_op(const std::string& op, const std::string& type, const std:
 ColumnSearch::ColumnSearch(const Form& form, const Search& search)
     : ColumnAccumulators(form, search.number),
       search_(search),
-      layout_(form.iotas[static_cast<std::size_t>(form.kernel.steps[static_cast<std::size_t>(search.place)].index)]) {}
+      layout_(form.iotas[static_cast<std::size_t>(form.kernel.step(search.place).index)]) {}
 
 std::string ColumnSearch::position(const Addresses& at) const {
   const std::string row = emit("trunc i64 " + at.first_number(layout_).name() + " to i32");
@@ -51,7 +51,7 @@ void ColumnSearch::take(Carry& carry, const Elements& elements, const Addresses&
 }
 
 std::vector<Value> ColumnSearch::finish(const Carry& carry, int registers, const Number&) const {
-  const DType to = compute_dtype(form_.kernel.steps[static_cast<std::size_t>(search_.reduction)].dtype);
+  const DType to = compute_dtype(form_.kernel.step(search_.reduction).dtype);
   std::vector<Value> values;
   for (int j = 0; j < registers; ++j)
     values.push_back(

@@ -101,7 +101,6 @@ Value Elements::made(int s, const std::vector<Value>& arguments) const {
 
 Value Elements::number_of(int s) const {
   const Step& of = step(s);
-  const auto at = [](int i) { return static_cast<std::size_t>(i); };
   if (of.kind == StepKind::kConstant) return constant_of(of);
   if (of.kind == StepKind::kLoad) {
     const Pointer from = at_.row(form_.loads[at(of.index)]);
@@ -184,7 +183,6 @@ void Elements::compute(const std::vector<int>& wanted, const Window& window) {
 
 std::vector<Value> Elements::registers_of(int s, const Window& window) {
   const Step& of = step(s);
-  const auto at = [](int i) { return static_cast<std::size_t>(i); };
   raw_[at(s)].clear();
   if (kept_[at(s)]) return load_kept(compute_dtype(of.dtype), *kept_[at(s)], window);
   if (of.kind == StepKind::kLoad || of.kind == StepKind::kTake) {

@@ -53,7 +53,7 @@ class Elements {
   void add_to(const Layout& sums, DType memory, int step, const Window& window);
 
  private:
-  const Step& step(int s) const { return form_.kernel.steps[static_cast<std::size_t>(s)]; }
+  const Step& step(int s) const { return form_.kernel.step(s); }
   void compute_numbers(Reach reach, int sweep);
   void compute_number(int s);
   std::vector<bool> needed_for(const std::vector<int>& wanted) const;

@@ -12,16 +12,14 @@ namespace {
 
 using Steps = std::vector<bool>;
 
-const Step& step_of(const Kernel& k, int s) { return k.steps[static_cast<std::size_t>(s)]; }
-
 /// Steps from a search's extreme to its position, without these, its elements and its places.
 Steps steps_between(const Kernel& k, const Search& search) {
   Steps all(k.steps.size(), false);
   all[static_cast<std::size_t>(search.reduction)] = true;
   for (int s = search.reduction; s >= 0; --s) {
     if (!all[static_cast<std::size_t>(s)] || s == search.number) continue;
-    for (const int a : step_of(k, s).arguments)
-      if (a != search.x && step_of(k, a).kind != StepKind::kConstant) all[static_cast<std::size_t>(a)] = true;
+    for (const int a : k.step(s).arguments)
+      if (a != search.x && k.step(a).kind != StepKind::kConstant) all[static_cast<std::size_t>(a)] = true;
   }
   all[static_cast<std::size_t>(search.reduction)] = false;
   return all;
@@ -30,8 +28,7 @@ Steps steps_between(const Kernel& k, const Search& search) {
 bool is_used_elsewhere(const Kernel& k, const Search& search, const Steps& between) {
   const auto is_between = [&](int s) { return bool(between[static_cast<std::size_t>(s)]); };
   for (int s = 0; s < std::ssize(k.steps); ++s)
-    if (!is_between(s) && s != search.reduction && std::ranges::any_of(step_of(k, s).arguments, is_between))
-      return true;
+    if (!is_between(s) && s != search.reduction && std::ranges::any_of(k.step(s).arguments, is_between)) return true;
   return std::ranges::any_of(k.stores, [&](const Store& t) { return is_between(t.step); });
 }
 
@@ -49,13 +46,13 @@ bool counts_rows(const Kernel& k, const Step& place) {
 }
 
 bool is_taken(const Kernel& k, const Search& search) {
-  const Step &number = step_of(k, search.number), &x = step_of(k, search.x);
+  const Step &number = k.step(search.number), &x = k.step(search.x);
   const DType type = compute_dtype(number.from);
   const bool is_extreme = number.kind == StepKind::kReduce && (number.op == Op::max || number.op == Op::min);
   if (!is_extreme || number.arguments[0] != search.x || type == DType::kBool || compute_dtype(x.dtype) != type)
     return false;
   if (is_float(type) && !search.nan) return false;
-  return counts_rows(k, step_of(k, search.place)) && !is_used_elsewhere(k, search, steps_between(k, search));
+  return counts_rows(k, k.step(search.place)) && !is_used_elsewhere(k, search, steps_between(k, search));
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ int lanes_of(const Kernel& k, const TargetFacts& target) {
 /// Float64's squares are taken about the mean itself.
 bool takes_moments(const Kernel& k) {
   const auto is_float32 = [&](const Pair& p) {
-    const auto of = [&](int s) { return compute_dtype(k.steps[static_cast<std::size_t>(s)].from); };
+    const auto of = [&](int s) { return compute_dtype(k.step(s).from); };
     return p.kind == Pair::Kind::kCentred && of(p.first) == DType::kFloat32 && of(p.second) == DType::kFloat32;
   };
   const auto has_another = [&](const Pair& p) {
@@ -44,13 +44,12 @@ bool takes_moments(const Kernel& k) {
 
 /// Whether each second of a pair needs nothing else that its sweep finds than firsts.
 bool seconds_need_firsts(const Kernel& k) {
-  const auto at = [](int i) { return static_cast<std::size_t>(i); };
   return std::ranges::all_of(k.pairs, [&](const Pair& p) {
-    std::vector<int> needed = k.steps[at(p.second)].arguments;
+    std::vector<int> needed = k.step(p.second).arguments;
     for (std::size_t i = 0; i < needed.size(); ++i) {
       const int s = needed[i];
       const bool is_first = std::ranges::find(k.pairs, s, &Pair::first) != k.pairs.end();
-      const Step& step = k.steps[at(s)];
+      const Step& step = k.step(s);
       if (step.level == Level::kElement)
         needed.insert(needed.end(), step.arguments.begin(), step.arguments.end());
       else if (!is_first && k.paired.ready[at(s)] >= k.paired.ready[at(p.second)])

@@ -50,7 +50,7 @@ class Key {
     put(k.cols() <= kLongestRow);
     for (const Search& s : column_searches(k)) put(s.reduction);
     for (int s = 0; s < std::ssize(k.steps); ++s)
-      if (k.steps[static_cast<std::size_t>(s)].kind == StepKind::kReduce)
+      if (k.step(s).kind == StepKind::kReduce)
         put(search_of_chunk(form_, s).has_value(), is_searched_for(form_, s), pick_of_one(form_, s).has_value());
   }
   void put_layout(const Layout& p) {

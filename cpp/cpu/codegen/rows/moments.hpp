@@ -39,7 +39,7 @@ class RowMoments {
   Value squares_of(const std::string& sum, const Number& count) const;
 
  private:
-  const Step& step(int s) const { return form_.kernel.steps[static_cast<std::size_t>(s)]; }
+  const Step& step(int s) const { return form_.kernel.step(s); }
 
   const Form& form_;
   Pair pair_;

@@ -103,8 +103,7 @@ class PiecesText {
     elements_.compute_row(0);
     for (int j = 0; j < i; ++j) {
       for (int s = 0; s < std::ssize(form_.kernel.steps); ++s)
-        if (form_.kernel.steps[static_cast<std::size_t>(s)].kind == StepKind::kReduce && ready(s) == j + 1)
-          elements_.set_number(s, result(s));
+        if (form_.kernel.step(s).kind == StepKind::kReduce && ready(s) == j + 1) elements_.set_number(s, result(s));
       sweeps_.find_kept_by(plan_.sweeps[static_cast<std::size_t>(j)]);
       elements_.compute_row(j + 1);
     }
@@ -140,7 +139,7 @@ class PiecesText {
   /// The value of a reduction, as finish() has left it.
   Value result(int step) const {
     const Lanes row(1);
-    const DType type = compute_dtype(form_.kernel.steps[static_cast<std::size_t>(step)].dtype);
+    const DType type = compute_dtype(form_.kernel.step(step).dtype);
     return {take(compute_type(type), result_at(step)), type, false};
   }
   void finish(int step, const Value& value) {
@@ -176,7 +175,7 @@ class PiecesText {
   const Search* search_of(const RowReduction& r) const {
     const auto search = std::ranges::find(form_.kernel.searches, r.step(), &Search::reduction);
     if (search == form_.kernel.searches.end()) return nullptr;
-    const Step& number = form_.kernel.steps[static_cast<std::size_t>(search->number)];
+    const Step& number = form_.kernel.step(search->number);
     const bool is_extreme = number.kind == StepKind::kReduce && (number.op == Op::max || number.op == Op::min);
     return is_extreme && number.arguments[0] == search->x ? &*search : nullptr;
   }

@@ -50,7 +50,7 @@ std::string identity_of(Op op, DType held) {
 }  // namespace
 
 Reduction::Reduction(const Form& form, int step) : form_(form), step_(step) {
-  const Step& s = form.kernel.steps[static_cast<std::size_t>(step)];
+  const Step& s = form.kernel.step(step);
   argument_ = s.arguments[0];
   op_ = s.op;
   from_ = compute_dtype(s.from);
@@ -60,7 +60,7 @@ Reduction::Reduction(const Form& form, int step) : form_(form), step_(step) {
 }
 
 RowReduction::RowReduction(const Form& form, int step) : Reduction(form, step) {
-  const Step& s = form.kernel.steps[static_cast<std::size_t>(step)];
+  const Step& s = form.kernel.step(step);
   const bool is_shifted = s.pair >= 0 && form.kernel.pairs[static_cast<std::size_t>(s.pair)].second == step &&
                           form.kernel.pairs[static_cast<std::size_t>(s.pair)].kind == Pair::Kind::kShifted;
   is_searched_for_ = ir::is_searched_for(form, step);

@@ -53,7 +53,7 @@ std::vector<Sweep> sweeps_of(const Form& form) {
   const Schedule& schedule = form.schedule();
   std::vector<Sweep> sweeps(at(schedule.sweeps));
   for (int s = 0; s < std::ssize(k.steps); ++s) {
-    if (k.steps[at(s)].kind != StepKind::kReduce) continue;
+    if (k.step(s).kind != StepKind::kReduce) continue;
     Sweep& in = sweeps[at(schedule.ready[at(s)] - 1)];
     if (search_of_chunk(form, s)) {
       in.searches.emplace_back(form, s);
@@ -63,13 +63,13 @@ std::vector<Sweep> sweeps_of(const Form& form) {
       in.picks.emplace_back(form, s);
       continue;
     }
-    const int pair = form.has_moments ? k.steps[at(s)].pair : -1;
+    const int pair = form.has_moments ? k.step(s).pair : -1;
     if (pair >= 0 && k.pairs[at(pair)].second == s) continue;
     if (pair >= 0 && k.pairs[at(pair)].first == s)
       in.moments.emplace_back(form, k.pairs[at(pair)]);
     else
       in.reductions.emplace_back(form, s);
-    in.wanted.push_back(k.steps[at(s)].arguments[0]);
+    in.wanted.push_back(k.step(s).arguments[0]);
   }
   for (int t = 0; t < std::ssize(k.stores); ++t) {
     const int sweep = schedule.stored[at(t)];
@@ -122,7 +122,7 @@ void RowPlan::choose_kept(const Form& form) {
       const Flags there = computed_by(form, sweeps[earlier], none);
       for (int s = 0; s < std::ssize(here); ++s) {
         const bool shared = here[at(s)] && there[at(s)] && long_ones[at(s)] && !is_kept[at(s)];
-        if (!shared || form.kernel.steps[at(s)].dtype == DType::kBool) continue;
+        if (!shared || form.kernel.step(s).dtype == DType::kBool) continue;
         if (!is_last(form, s, sweeps[later], here, there)) continue;
         is_kept[at(s)] = true;
         sweeps[earlier].keeps.push_back(s);

@@ -118,7 +118,7 @@ class RowsText {
     elements_.set_number(r.step(), finished());
   }
 
-  const Step& step(int s) const { return form_.kernel.steps[static_cast<std::size_t>(s)]; }
+  const Step& step(int s) const { return form_.kernel.step(s); }
 
   const Form& form_;
   Addresses at_;
