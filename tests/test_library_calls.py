@@ -311,8 +311,15 @@ def test_arguments_of_other_dtypes(rng):
         (lambda i, j: (i + 1, j, i.T), image, (small["uint16"].int() * 650).to(torch.uint16)),
         (lambda x: ((x * 50).to(torch.uint8), x.char().mul_(3)), x),
         (lambda z: (z.abs(), (z * z).real, torch.fft.fft(z)), z.T),
+        (lambda x: (x * image, image.T - x.T, torch.where(image > 50, x, -x), torch.ldexp(x, small["int8"] % 4)), x),
+        (lambda x: (x * z, z.T[::2] / x.T[::2], x + z.to(torch.complex128)), x),
+        (lambda i: (x.half() / (i + 1), x - i, i.int() << i, image ^ i), image),
     ]
     sweep(check, rows)
+    f, table = kf.fuse(lambda x: x[0] * table), torch.arange(12, dtype=torch.uint8)[::2]
+    for _ in range(2):  # what is changed outside is seen
+        torch.testing.assert_close(f(x), x[0] * table)
+        table.add_(7)
     double = kf.fuse(lambda i: i.float() * 2)
     for i in (*(small[d] for d in ("uint8", "int8", "int16")), image > 50, image.int()):
         torch.testing.assert_close(double(i), i.float() * 2)

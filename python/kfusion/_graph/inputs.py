@@ -20,6 +20,10 @@ from .sizes import RecordedGraph, is_size
 from .source import Site, code_site, not_traced, trace_error, user_frame
 from .values import Attempt, Input, Traced, Written, has_no_data, is_weak, place_of
 
+# Dtypes of torch's that its own functions take and kernels have none of.
+_ONLY_OF_TORCH = {
+    f"torch.{d}" for d in ("uint8", "int8", "int16", "uint16", "uint32", "uint64", "complex64", "complex128")
+}
 _ARITHMETIC = ("add", "subtract", "multiply", "divide")  # which give for an int what they give for the float
 
 
@@ -216,6 +220,8 @@ class Inputs(Nodes):
             raise not_traced(f"{what} is of complex numbers", "write torch's function of them")
         if library == "numpy" and isinstance(value, np.ndarray) and value.dtype.kind in "iuc":
             _require_form(value, what)
+        if library == "torch" and str(getattr(value, "dtype", "")) in _ONLY_OF_TORCH:
+            raise not_traced(f"{what} is of {value.dtype}, which graphs have no dtype for", "write x.to(...) of it")
         if is_array(value):
             known = self.stand_in(value)
             return self._capture(value, library) if known is None else known

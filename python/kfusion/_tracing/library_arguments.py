@@ -43,7 +43,7 @@ class Arguments:
             return read(leaf)
         if is_size(leaf):
             require_no_sizes(self._tracer, leaf)
-        if is_array(leaf) and self._library == "torch" and name_of_dtype(leaf).startswith("complex"):
+        if is_array(leaf) and self._library == "torch" and name_of_dtype(leaf) in stored_numbers.STORED:
             leaf = stored_numbers.torch_numbers(leaf, self._tracer)
         if is_complex(leaf):
             return self._slot(leaf, leaf.pairs)

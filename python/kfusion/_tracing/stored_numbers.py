@@ -53,9 +53,11 @@ def torch_spec(array: Any) -> Spec | None:
 
 
 def torch_numbers(array: Any, tracer: Tracer) -> Any:
-    """A tensor of complex numbers that the function names: its elements are read when the kernels run."""
-    pairs = sys.modules["torch"].view_as_real(array.resolve_conj())
-    return numbers("torch", tracer.lift(pairs, "torch"), str(array.dtype).removeprefix("torch."))
+    """A tensor of such numbers that the function names: its elements are read when the kernels run."""
+    torch, dtype = sys.modules["torch"], str(array.dtype).removeprefix("torch.")
+    with torch._C.DisableTorchFunction():
+        stored = torch.view_as_real(array.resolve_conj()) if array.is_complex() else array.view(_kept(array.dtype))
+    return numbers("torch", tracer.lift(stored, "torch"), dtype)
 
 
 def torch_seen(tensor: Any, dtype: str) -> Any:

@@ -37,6 +37,7 @@ _ASKED = (
 _OF_PLACES = ("device", "is_cpu", "is_cuda", "is_meta")
 _OPERATORS = {f"__{kind}{name}__" for name in (*BINARY, "matmul") for kind in ("", "r", "i")}
 _OPERATORS |= {f"__{name}__" for name in COMPARISONS}
+_FORWARD = {f"__r{name}__": f"__{name}__" for name in (*BINARY, "matmul")}
 _FORMULAS: dict[str, Callable[..., Any]] = {}
 
 
@@ -78,13 +79,20 @@ def _class(torch: Any) -> Any:
             return f"<traced {dtype_names.name_of_dtype(self)}>"
 
     for name in _OPERATORS & set(dir(torch.Tensor)):
-        setattr(ComplexTensor, name, _operator(getattr(torch.Tensor, name)))
+        setattr(ComplexTensor, name, _operator(*(getattr(torch.Tensor, n) for n in (name, _FORWARD.get(name, name)))))
     return ComplexTensor
 
 
-def _operator(function: Any) -> Callable[..., Any]:
-    """Python's operator. torch's own would make of our TypeErrors that there is no such operator."""
-    return lambda *operands: _called(function, operands, {})
+def _operator(function: Any, forward: Any) -> Callable[..., Any]:
+    """Python's operator. torch's own would make of our TypeErrors that there is no such operator. Of a subclass Python
+    asks the reflected one first, which torch does not have of two tensors: then it is `forward`.
+    """
+
+    def called(x: Any, y: Any) -> Any:
+        is_reflected = forward is not function and is_array(y)
+        return _called(forward, (y, x), {}) if is_reflected else _called(function, (x, y), {})
+
+    return called
 
 
 def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

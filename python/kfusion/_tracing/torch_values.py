@@ -50,6 +50,7 @@ _NEVER = ("apply_", "as_strided", "as_strided_", "backward", "data_ptr", "map_",
 _OF_PYTHON = {op: name for name, (_, op) in BINARY.items()} | {op: name for name, op in (COMPARISONS | UNARY).items()}
 _OF_PYTHON |= {"bitwise_and": "and_", "bitwise_or": "or_", "matmul": "matmul"}
 _OPERATORS = {"equal": "eq"}  # torch.equal is another function
+_FUNCTIONS = _OPERATORS | {"power": "pow", **{f"{s}_shift": f"bitwise_{s}_shift" for s in ("left", "right")}}
 
 
 class TorchValue(Dispatched, library="torch"):
@@ -100,7 +101,7 @@ class TorchValue(Dispatched, library="torch"):
     def _operation(self, op: str, *operands: Any) -> Any:
         name = _OPERATORS.get(op, op)
         if any(isinstance(v, complex) or dtype_names.is_complex(v) for v in operands):
-            return getattr(sys.modules["torch"], {"equal": "eq", "power": "pow"}.get(op, op))(*operands)
+            return getattr(sys.modules["torch"], _FUNCTIONS.get(op, op))(*operands)
         function = getattr(operator, _OF_PYTHON[op])
         return compared(f"torch.{name}", function, operands, {}, lambda: self._operated(function, op, name, operands))
 
@@ -109,7 +110,7 @@ class TorchValue(Dispatched, library="torch"):
         try:
             return FUNCTIONS[name](*autocast.cast(op, dict(enumerate(operands))).values())
         except NotTraced:
-            return library_calls.torch_call(getattr(sys.modules["torch"], name), f"torch.{name}", operands, {})
+            return library_calls.torch_call(function, f"torch.{name}", operands, {})
 
     def __float__(self) -> float:
         known = torch_batch_norms.batches_so_far(self)
