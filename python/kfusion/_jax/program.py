@@ -16,6 +16,9 @@ from .nodes import Nodes, built, pruned
 # Gradients for which JAX has functions, by the kinds that graphs name: splitting.py calls them.
 _ADJOINTS = ("take", "take_along_axis", "conv2d")
 
+# What is stored in an order of its own, of which outputs may be views.
+_STORED_AS_THEY_ARE = ("matmul", "conv2d", "library_call", "library_result", "concatenate")
+
 
 class Adjoint(NamedTuple):
     """What a gradient calls beside kernels: `numbers` are an axis, or those of a convolution; `arguments` are those of
@@ -186,27 +189,26 @@ class Program:
         return Program(*closed, self.no_gradient, self.called)
 
     def in_c_order(self) -> Program:
-        """The program whose outputs are no views of products, which library kernels store in their own order."""
+        """The program whose outputs are no views of products and joins, which are stored in their own order."""
         nodes = self.graph["nodes"]
 
         def is_view(number: int) -> bool:
             if nodes[number]["op"] not in ("transpose", "reshape", "slice"):
                 return False
             source = nodes[number]["arguments"][0]
-            return nodes[source]["op"] in ("matmul", "conv2d", "library_call", "library_result") or is_view(source)
+            return nodes[source]["op"] in _STORED_AS_THEY_ARE or is_view(source)
 
-        if not any(nodes[o]["dtype"] in FLOATS and is_view(o) for o in self.output_nodes):
+        if not any(map(is_view, self.output_nodes)):
             return self
         made = Nodes(self.graph["stages"])
         for node in nodes:
             made.made.append(made.copy(node))
         made.stops = {made.made[s] for s in self.stops}
-        outputs = [
-            made.add("positive", [made.made[o]], nodes[o]["shape"], nodes[o])
-            if nodes[o]["dtype"] in FLOATS and is_view(o)
-            else made.made[o]
-            for o in self.output_nodes
-        ]
+        outputs = []
+        for o in self.output_nodes:
+            op, taken = ("logical_and", 2) if nodes[o]["dtype"] == "bool" else ("positive", 1)
+            given = [made.made[o]] * taken
+            outputs.append(made.add(op, given, nodes[o]["shape"], nodes[o]) if is_view(o) else given[0])
         return Program(*made.closed(outputs), self.no_gradient, self.called)
 
     def on(self, place: str) -> Program:
