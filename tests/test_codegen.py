@@ -29,6 +29,7 @@ from kernel_graphs import (
     weighted,
 )
 from kfusion import _core
+from kfusion._devices import running
 from kinds import np_dtype
 from sweeps import sweep
 
@@ -149,8 +150,8 @@ def test_vectors_have_sixteen_bytes_where_arrays_allow_it():
     assert "using Index = i64;" in large
 
 
-def test_rows_are_held_by_what_has_room_for_them():
-    """Rings of blocks anywhere have no planes."""
+def test_rows_are_held_by_what_has_room_for_them(monkeypatch):
+    """Rings of blocks anywhere have no planes. What is printed for a GPU is its own: an A100 has no clusters."""
     for cols, expected in ((64, "short_rows"), (1024, "team_rows"), (2**18, "ring_rows"), (2**23, "long_rows")):
         assert skeleton(sources(normalized, empty((100, cols)))[0]) == expected
     assert skeleton(sources(variance, empty((2**20,)))[0]) == "split_rows"
@@ -158,6 +159,10 @@ def test_rows_are_held_by_what_has_room_for_them():
         assert skeleton(sources(lambda g, x: normalized(g, x, 0), empty((rows, 300)))[0]) == expected
     assert skeleton(sources(lambda g, x: variance(g, x, [0]), empty((100, 300)))[0]) == "columns"
     assert "Planes" not in kf.fuse(kf.rmsnorm).source(kf.spec((1000, 300_001)), kf.spec((300_001,)))
+    monkeypatch.setattr(_core, "cuda_device_count", lambda: 1)
+    for name, expected in (("H200", "ring_rows"), ("A100 80GB", "long_rows")):
+        monkeypatch.setattr(running, "device", lambda place, name=name: kf.device(name))
+        assert skeleton(kf.fuse(kf.softmax).source(kf.spec((100, 2**18), device="cuda:0"))) == expected
 
 
 def test_values_of_rows_do_not_make_a_kernel_heavy():

@@ -1,4 +1,6 @@
 // Generated CUDA C++: text, launch and parameters, which need no GPU.
+#include <optional>
+
 #include "backends/backends.hpp"
 #include "bindings/bindings.hpp"
 #include "codegen/attention/attention_kernel.hpp"
@@ -20,7 +22,7 @@ namespace kfusion {
 namespace bind_codegen_detail {
 
 constexpr const char* kKernelsDoc =
-    R"(cuda_kernels(graph, device, fuse=True, aligned=True, clusters=True, multiprocessors=132, names=True)
+    R"(cuda_kernels(graph, device, fuse=True, aligned=True, clusters=None, multiprocessors=None, names=True)
 --
 
 The kernels of a graph as CUDA C++, in the order in which they run. Needs no GPU.
@@ -30,8 +32,8 @@ Args:
     device: dict of a Device's fields.
     fuse: False for one kernel per stage.
     aligned: whether all arrays begin at multiples of 16 bytes.
-    clusters: whether the device has clusters of blocks.
-    multiprocessors: how many the device has.
+    clusters: whether the device has clusters of blocks; None for what its compute capability says.
+    multiprocessors: how many the device has; None for what it says.
     names: whether the text has the names of values; what is compiled has none, so that equal kernels are one text.
 
 Returns:
@@ -58,13 +60,26 @@ Args:
     standing: address of launch["standing_bytes"] bytes, which are zero, and zero again when the kernel has run.
 )";
 
-py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse, bool aligned, bool clusters,
-                 int multiprocessors, bool names) {
+/// What launches depend on, as far as a Device says it: of one without a compute capability, an H200's.
+codegen::Target target_of(const Device& device) {
+  codegen::Target target;
+  if (device.compute_capability == 0) return target;
+  target.compute_major = device.compute_capability / 10;
+  target.compute_minor = device.compute_capability % 10;
+  target.multiprocessors = device.units;
+  target.shared_bytes = static_cast<int>(device.tile_bytes);
+  target.l2_bytes = device.cache_bytes;
+  target.clusters = target.compute_major >= 9;
+  return target;
+}
+
+py::list kernels(const GraphBuilder& builder, const py::dict& device, bool fuse, bool aligned,
+                 std::optional<bool> clusters, std::optional<int> multiprocessors, bool names) {
   const Device on = read_device(device);
   const Plan plan = with_layouts(make_plan(builder.graph(), on, options_to_run(fuse)), on);
-  codegen::Target target;
-  target.clusters = clusters;
-  target.multiprocessors = multiprocessors;
+  codegen::Target target = target_of(on);
+  target.clusters = clusters.value_or(target.clusters);
+  target.multiprocessors = multiprocessors.value_or(target.multiprocessors);
   const Lowering lowering(plan);
   py::list result;
   for (std::size_t i = 0; i < plan.groups.size(); ++i) {
@@ -233,7 +248,7 @@ void bind_codegen(py::module_& m) {
       .def("scores", &scores_of, py::arg("loads"), py::arg("values") = std::vector<double>{},
            "scores(self, loads, values=())\n--\n\nThe bytes of the parameters of the generated struct Scores.");
   m.def("cuda_kernels", &kernels, py::arg("graph"), py::arg("device"), py::arg("fuse") = true,
-        py::arg("aligned") = true, py::arg("clusters") = true, py::arg("multiprocessors") = 132,
+        py::arg("aligned") = true, py::arg("clusters") = py::none(), py::arg("multiprocessors") = py::none(),
         py::arg("names") = true, kKernelsDoc);
   m.def("cuda_headers", &headers, kHeadersDoc);
 }

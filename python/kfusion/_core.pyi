@@ -267,8 +267,8 @@ def cuda_kernels(
     device: dict[str, Any],
     fuse: bool = True,
     aligned: bool = True,
-    clusters: bool = True,
-    multiprocessors: int = 132,
+    clusters: bool | None = None,
+    multiprocessors: int | None = None,
     names: bool = True,
 ) -> list[CudaKernel | ContractionKernel | AttentionKernel | None]: ...
 def cuda_headers() -> dict[str, str]: ...
