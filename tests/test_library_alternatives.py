@@ -49,6 +49,15 @@ def test_attention_is_one_kernel_and_says_why():
     assert kf.Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
+def test_what_saves_most_is_tried_first():
+    def f(b, *qs):
+        return [torch.relu(F.scaled_dot_product_attention(q * b + 1, q, q, is_causal=True) + q) for q in qs]
+
+    of_rows = [spec(1, 1 + i, 256, 64) for i in range(30)]  # more kinds than are tried, and first by name
+    plan = kf.plan(f, spec(64), *of_rows, spec(9, 16, 256, 64), device="A100 80GB")
+    assert max(g.compulsory.written for g in plan.groups if g.ops == ("library_call",)) == 9 * 16 * 256 * 64 * 4
+
+
 def test_our_attention_of_torchs_tensors_may_be_torchs():
     q = spec(8, 12, 1024, 64, dtype="bfloat16")
     ours = kf.plan(lambda q, k, v: kf.attention(kf.square(q), k, v, causal=True), q, q, q, device="H200")

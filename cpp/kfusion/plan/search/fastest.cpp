@@ -170,7 +170,7 @@ class AlternativeChoice {
   bool take_faster() {
     const std::vector<bool> before = taken_;
     costs_ = alternative_costs(g_, best_->plan(), best_->cost(), device_);
-    const std::map<std::string, AlternativeCost> kinds = promising_kinds();
+    const std::vector<std::pair<std::string, AlternativeCost>> kinds = promising_kinds();
     try_all([&](std::size_t i) { return costs_[i].alone && is_faster(costs_[i]); });
     for (const auto& [kind, each] : kinds) {
       try_all([&](std::size_t i) { return is_faster(costs_[i]) && kind_of(i) == kind; });
@@ -197,22 +197,26 @@ class AlternativeChoice {
   }
 
   /// Kinds of which planning may find more that are faster, and what one of each costs on average: a kernel that all
-  /// share counts for each in part.
-  std::map<std::string, AlternativeCost> promising_kinds() const {
+  /// share counts for each in part. Those first that may save most.
+  std::vector<std::pair<std::string, AlternativeCost>> promising_kinds() const {
     std::map<std::string, std::vector<AlternativeCost>> untaken;
     for (std::size_t i = 0; i < taken_.size(); ++i)
       if (!taken_[i]) untaken[kind_of(i)].push_back(costs_[i]);
-    std::map<std::string, AlternativeCost> found;
+    std::vector<std::pair<std::string, AlternativeCost>> found;
+    std::map<std::string, double> saved;
     for (const auto& [kind, costs] : untaken) {
       AlternativeCost each = costs[0];
       each.library_us = each.kernels_us = 0;
       for (const AlternativeCost& c : costs) {
         each.library_us += c.library_us / static_cast<double>(costs.size());
         each.kernels_us += c.kernels_us / static_cast<double>(costs.size());
+        saved[kind] += std::max(c.kernels_us - c.library_us, 0.0);
       }
       const bool any = std::ranges::any_of(costs, [&](const AlternativeCost& c) { return !c.alone && is_faster(c); });
-      if (found.size() < kMostKinds && (any || is_faster(each))) found.emplace(kind, each);
+      if (any || is_faster(each)) found.emplace_back(kind, each);
     }
+    std::ranges::stable_sort(found, std::ranges::greater{}, [&](const auto& f) { return saved.at(f.first); });
+    found.resize(std::min(found.size(), kMostKinds));
     return found;
   }
 
