@@ -88,7 +88,7 @@ class FusedFunction(_core.FusedCallable):
         self._options = options
         self._is_each = each
         self._is_inner = isinstance(function, Functional) or "in_passes" in options  # of another fused function
-        self._targets = SetTargets()
+        self._targets = SetTargets(self.__wrapped__)
         self._functionals: dict[bool, FusedFunction] = {}
 
     __wrapped__: Callable[..., Any]
@@ -138,7 +138,7 @@ class FusedFunction(_core.FusedCallable):
         an attribute whose name is put together.
         """
         self._clear()
-        self._targets = SetTargets()
+        self._targets = SetTargets(self.__wrapped__)
         self._functionals.clear()
         for name in ("unfused", "_passes", "_labelled"):
             if name in self.__dict__:

@@ -115,13 +115,14 @@ class Learned:
     counters: set[tuple[int, Any]] = field(default_factory=set)  # ints that they have set, with their keys
     appended: set[int] = field(default_factory=set)  # lists that they have appended to
     read: set[int] = field(default_factory=set)  # of these, those that they read as well
+    named: frozenset[str] = frozenset()  # attributes that the function's code sets
 
 
 class TakenApart:
     """A call's arguments, behind what is in targets, with parts for lists, dicts and objects. The instance of a method
     stays as it is, unless `takes_self`.
 
-    Ints that are arguments, in targets, or among those which calls have set so far are parameters.
+    Ints that are arguments, in targets, or among those which calls have set so far, or code sets, are parameters.
     """
 
     def __init__(
@@ -203,7 +204,8 @@ class TakenApart:
             self.hides_items = True
             return made
         for key, item in contents(value).items():
-            made[key] = self._argument(item) if (number, key) in self._learned.counters else self._part(item)
+            is_set = (number, key) in self._learned.counters or key in self._learned.named
+            made[key] = self._argument(item) if is_set else self._part(item)
         return made
 
     def _filler(self, values: Sequence[Any]) -> Callable[[Any], Any]:

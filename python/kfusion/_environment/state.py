@@ -21,6 +21,7 @@ from .._graph.structure import leaves
 from . import guards
 from .advanced import Positions, States
 from .alone import alone
+from .code_names import names_of
 from .contents import ABSENT, containers_in, contents, kinds, looked_through, remembered, same, set_contents, surely
 from .elements import Changed, Elements
 from .functional import Functional
@@ -33,13 +34,14 @@ _HINT = "return it, or set it in a list, a dict or an attribute of an object wit
 
 
 class SetTargets:
-    """What calls of a function set beside their results, as far as its traces have shown."""
+    """What calls of a function set beside their results, as far as its code and its traces have shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: Any = None) -> None:
         self.version = 0  # how often they were learned
         self._targets: list[Target] = []
         self._takes_self = False  # the instance that a method is of is taken apart, too
-        self._learned = Learned()
+        code = getattr(function, "__code__", None)
+        self._learned = Learned(named=names_of(code).stored if code else frozenset())
 
     @property
     def are_known(self) -> bool:
