@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -271,9 +273,26 @@ def _chosen(name: str, condition: Any, x: Any, y: Any) -> Any:
 
 @named("clamp", "clip")
 def _clamp(input: Any, min: Any = None, max: Any = None) -> Any:
+    if (min is None) != (max is None):
+        min, max = _without_nan(min, -math.inf), _without_nan(max, math.inf)
     if taken(input) and input._dtype in FLOATS and (min is None) != (max is None):
         return _bounded(input, min, max)
     return p.clip(input, min, max)
+
+
+def _without_nan(bound: Any, instead: float) -> Any:
+    """A bound alone; some versions of torch (2.11) take no notice of NaN there."""
+    may_be = is_number(bound) or (type(bound) is float and bound != bound)
+    return instead if may_be and _ignores_nan() and bound != bound else bound
+
+
+@functools.cache
+def _ignores_nan() -> bool:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    with torch._C.DisableTorchFunction():
+        return not bool(torch.zeros(1).clamp(max=math.nan).isnan())
 
 
 def _bounded(x: Any, low: Any, high: Any) -> Any:
