@@ -16,6 +16,8 @@ inline constexpr int kDTypes = 7;
 
 constexpr bool is_float(DType t) { return static_cast<int>(t) < kFloatDTypes; }
 constexpr bool is_half(DType t) { return t == DType::kFloat16 || t == DType::kBFloat16; }
+/// What values of a dtype are computed in.
+constexpr DType compute_dtype(DType t) { return is_half(t) ? DType::kFloat32 : t; }
 constexpr bool is_integer(DType t) { return t == DType::kInt32 || t == DType::kInt64; }
 
 constexpr std::size_t item_bytes(DType t) {

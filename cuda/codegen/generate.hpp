@@ -21,6 +21,10 @@ struct Target {
   std::int64_t l2_bytes = std::int64_t{50} << 20;
   bool clusters = true;  ///< of blocks, up to 8, by compute capabilities 9 and 10 up to 16
 };
+/// What predictions for a Hopper GPU, which may be absent, depend on.
+inline Target target_of(const Device& device) {
+  return {.multiprocessors = device.units, .shared_bytes = static_cast<int>(device.tile_bytes)};
+}
 
 struct Launch {
   unsigned grid[3] = {1, 1, 1}, block[3] = {1, 1, 1};  ///< grid[0] is 0 where there is nothing to do

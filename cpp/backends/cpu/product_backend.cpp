@@ -171,7 +171,7 @@ class Products final : public Backend {
     const auto knows_positions = [&](NodeId n) { return std::ranges::any_of(k.folded.work[at(n)].reads, is_position); };
     const bool has_positions = std::ranges::any_of(k.nodes, knows_positions);
     if (!a || (has_positions && !has_library_alternative)) return std::nullopt;
-    const DType type = cpu::held(a->scores.products[0].dtype);
+    const DType type = compute_dtype(a->scores.products[0].dtype);
     const double scores = static_cast<double>(a->scores.batches) * static_cast<double>(a->scores.rows * a->scores.cols);
     return (has_positions ? kPositionsFactor : kLibraryFactor) * (a->scores.flops() + a->output.flops()) /
                peak_flops(device, type, true) * 1e6 +

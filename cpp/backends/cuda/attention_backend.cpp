@@ -111,7 +111,7 @@ class AttentionBackend final : public Backend {
     const auto a = attention_of(k);
     if (!a) return roofline;
     const Scores scores(k);
-    const codegen::AttentionCut cut = codegen::attention_cut(*a, scores.plain, false, target(device));
+    const codegen::AttentionCut cut = codegen::attention_cut(*a, scores.plain, false, codegen::target_of(device));
     const int numbers = std::max(cut.depth, cut.values);
     const double efficiency = numbers <= 64 ? 0.55 : numbers <= 128 ? 0.72 : 0.78;
     const double tiles =
@@ -136,7 +136,7 @@ class AttentionBackend final : public Backend {
     const Candidate k = candidate_of(plan, group);
     const auto a = attention_of(k);
     if (!a) return {};
-    const codegen::AttentionCut cut = codegen::attention_cut(*a, Scores(k).plain, false, target(device));
+    const codegen::AttentionCut cut = codegen::attention_cut(*a, Scores(k).plain, false, codegen::target_of(device));
     std::string text = "blocks of " + std::to_string(cut.rows()) + " x " + std::to_string(cut.keys);
     if (cut.parts > 1) text += ", keys in " + std::to_string(cut.parts) + " parts";
     return text;
@@ -150,13 +150,6 @@ class AttentionBackend final : public Backend {
   static constexpr double kStartUs = 3;  ///< of the first loads and the last stores
   /// The share of the maps' time that counts: the rest runs beside the other warpgroup's products.
   static constexpr double kMapsShare = 0.5;
-
-  static codegen::Target target(const Device& device) {
-    codegen::Target t;
-    t.multiprocessors = device.units;
-    t.shared_bytes = static_cast<int>(device.tile_bytes);
-    return t;
-  }
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Products with what follows them, on the tensor cores of compute capability 9.0: generated kernels.
 #include "backends/cuda/aligned_factors.hpp"
-#include "backends/cuda/cuda_steps.hpp"
 #include "codegen/contractions/contraction_kernel.hpp"
 #include "host/compile.hpp"
 #include "host/cuda.hpp"
@@ -123,7 +122,8 @@ class TensorCores final : public Backend {
   std::string how(const Plan& plan, const Group& group, const Device& device) const override {
     const std::vector<Contraction> all = products_beside(candidate_of(plan, group));
     if (all.empty()) return {};
-    const codegen::Tile tile = codegen::predicted_tile(all, arrays_of(plan.graph, group, all), target(device)).tile;
+    const codegen::Tile tile =
+        codegen::predicted_tile(all, arrays_of(plan.graph, group, all), codegen::target_of(device)).tile;
     const std::string by =
         tile.cluster() == 1 ? " by single blocks" : " by clusters of " + std::to_string(tile.cluster()) + " blocks";
     const int rows = tile.turned ? tile.cols : tile.rows, cols = tile.turned ? tile.rows : tile.cols;
@@ -169,13 +169,6 @@ class TensorCores final : public Backend {
     return elements * static_cast<double>(item_bytes(dtype)) / device.bandwidth * 1e6;
   }
 
-  static codegen::Target target(const Device& device) {
-    codegen::Target t;
-    t.multiprocessors = device.units;
-    t.shared_bytes = static_cast<int>(device.tile_bytes);
-    return t;
-  }
-
   /// Arrays of the product's size that the epilogue reads and stores: a few of each, of half types, move by boxes.
   static codegen::EpilogueArrays arrays_of(const Graph& g, const Group& group, const std::vector<Contraction>& all) {
     const Contraction& c = all[0];
@@ -203,7 +196,7 @@ class TensorCores final : public Backend {
                         const codegen::EpilogueArrays& moved = {}) {
     constexpr double kMultiplyAdds = 2048;  // of a multiprocessor, a cycle
     const double clock = peak_flops(device, all[0].products[0].dtype, true) / (2 * kMultiplyAdds * device.units);
-    const codegen::ChosenTile chosen = codegen::predicted_tile(all, moved, target(device));
+    const codegen::ChosenTile chosen = codegen::predicted_tile(all, moved, codegen::target_of(device));
     return {chosen.peak_cycles / clock * 1e6, chosen.waits_for_bytes};
   }
 

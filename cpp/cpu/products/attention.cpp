@@ -147,7 +147,7 @@ class AttentionKernel::Run {
           rows(bytes(p, 4)),
           panels(scratch_bytes(p.wide)) {}
     static std::size_t bytes(const Parts& p, std::int64_t cols) {
-      return at(p.block.rows * cols) * item_bytes(held(p.a.scores.products[0].dtype));
+      return at(p.block.rows * cols) * item_bytes(compute_dtype(p.a.scores.products[0].dtype));
     }
     Buffer scores, weights, values, more, rows, panels;
   };
@@ -159,7 +159,7 @@ class AttentionKernel::Run {
     return all;
   }
 
-  DType dtype() const { return held(scores_.products[0].dtype); }
+  DType dtype() const { return compute_dtype(scores_.products[0].dtype); }
 
   /// Multiplies queries and keys, or weights and values.
   void multiply(int which, std::int64_t rows, std::int64_t cols, std::int64_t depth, const Matrix& left,

@@ -156,7 +156,7 @@ class Taker {
     for (int& a : s.arguments) a = place[at(a)];
     s.pair = -1;
     if (s.kind == StepKind::kLoad) {
-      if (c_.product_of(from_.loads[at(s.index)]) >= 0) s.dtype = s.from = held(s.dtype);
+      if (c_.product_of(from_.loads[at(s.index)]) >= 0) s.dtype = s.from = compute_dtype(s.dtype);
       s.index = load(s.index);
     }
     return push(std::move(s));
@@ -167,7 +167,7 @@ class Taker {
     const int product = c_.product_of(o);
     if (product < 0) return add_load(on_block(o, c_.reduces), array(o, index, c_));
     Operand elements = with_axes(o, {block_.rows * block_.cols, block_.cols, 1}, c_.reduces);
-    elements.offset = 0, elements.dtype = held(o.dtype);
+    elements.offset = 0, elements.dtype = compute_dtype(o.dtype);
     return add_load(elements, {Given::Kind::kProduct, product});
   }
 
@@ -249,15 +249,15 @@ class Combiner {
 
   void combine(int reduction, int index) {
     const Step& s = step(reduction);
-    int elements = load(index, held(s.dtype));
+    int elements = load(index, compute_dtype(s.dtype));
     const auto pair = std::ranges::find(k_.pairs, reduction, &Pair::second);
     if (pair != k_.pairs.end() && pair->kind == Pair::Kind::kShifted) elements = rescaled(elements, pair->first);
     if (pair != k_.pairs.end() && pair->kind == Pair::Kind::kFound) elements = chosen(elements, pair->first);
     int result = reduce(s.op == Op::mean ? Op::sum : s.op, s, elements);
     if (s.op == Op::mean) {
       const std::int64_t n = c_.reduces == Reduces::kRows ? c_.rows : c_.cols;
-      const int count = t_.constant(held(s.dtype), static_cast<double>(n));
-      result = t_.push(map(Op::divide, held(s.dtype), {result, count}, held(s.dtype)));
+      const int count = t_.constant(compute_dtype(s.dtype), static_cast<double>(n));
+      result = t_.push(map(Op::divide, compute_dtype(s.dtype), {result, count}, compute_dtype(s.dtype)));
     }
     t_.place[at(reduction)] = result;
   }
@@ -283,7 +283,7 @@ class Combiner {
   int chosen(int positions, int first) {
     const std::vector<int> reductions = reductions_of(k_);
     const int index = static_cast<int>(std::ranges::find(reductions, first) - reductions.begin());
-    const DType type = held(step(first).dtype), integers = t_.to.step(positions).dtype;
+    const DType type = compute_dtype(step(first).dtype), integers = t_.to.step(positions).dtype;
     const int own = load(index, type), all = t_.place[at(first)];
     const int equal = t_.push(map(Op::equal, DType::kBool, {own, all}, type));
     const int nan = t_.push(map(Op::isnan, DType::kBool, {own}, type));
@@ -337,7 +337,7 @@ Piece partial_piece(const Contraction& c, const Block& block) {
     const int s = t.place[at(reductions[at(i)])];
     Step& step = t.to.steps[at(s)];
     if (step.op == Op::mean) step.op = Op::sum;
-    t.to.stores.push_back({s, partial(held(step.dtype), block, c.reduces)});
+    t.to.stores.push_back({s, partial(compute_dtype(step.dtype), block, c.reduces)});
     t.stores.push_back({Given::Kind::kPartial, i});
   }
   set_extents(t.to, block, c.reduces);
@@ -350,7 +350,7 @@ Piece combining_piece(const Contraction& c, const Block& block, std::int64_t par
 
 Piece weights_piece(const Contraction& c, const Block& block) {
   const Pair& pair = c.epilogue.pairs.at(0);
-  const DType type = held(c.epilogue.step(pair.first).dtype);
+  const DType type = compute_dtype(c.epilogue.step(pair.first).dtype);
   const int exponentials = c.epilogue.step(pair.second).arguments[0];
   Taker t(c, block);
   t.take({pair.first});
@@ -390,7 +390,7 @@ void run_piece(const Piece& piece, const Places& places, const Origin& origin, b
 
 std::vector<DType> partial_types(const Contraction& c) {
   std::vector<DType> types;
-  for (const int s : reductions_of(c.epilogue)) types.push_back(held(c.epilogue.step(s).dtype));
+  for (const int s : reductions_of(c.epilogue)) types.push_back(compute_dtype(c.epilogue.step(s).dtype));
   return types;
 }
 

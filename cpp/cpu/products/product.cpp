@@ -29,7 +29,7 @@ constexpr std::int64_t kJobBytes = 2 << 20;   ///< of the right factor, worth on
 constexpr std::int64_t kJobs = 8;             ///< of stored products, for cores that are busy elsewhere
 constexpr std::int64_t kLeastSide = 128, kLeastReduced = 256;  ///< of a block that is made smaller for that
 
-DType type_of(const Contraction& c) { return held(c.products[0].dtype); }
+DType type_of(const Contraction& c) { return compute_dtype(c.products[0].dtype); }
 std::int64_t item_of(const Contraction& c) { return static_cast<std::int64_t>(item_bytes(type_of(c))); }
 
 std::int64_t block_elements(const Contraction& c) {

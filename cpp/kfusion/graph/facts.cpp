@@ -9,11 +9,6 @@ namespace {
 
 constexpr int kMostLookedThrough = 8;  // operations that are looked through
 
-NodeId without_views(const Graph& g, NodeId n) {
-  while (kind(g[n].op) == OpKind::kView) n = g[n].arguments[0];
-  return n;
-}
-
 bool is_never_negative(const Graph& g, NodeId n, int depth) {
   n = without_views(g, n);
   const Node& node = g[n];
@@ -38,6 +33,11 @@ bool is_never_negative(const Graph& g, NodeId n, int depth) {
 }
 
 }  // namespace
+
+NodeId without_views(const Graph& g, NodeId n) {
+  while (kind(g[n].op) == OpKind::kView) n = g[n].arguments[0];
+  return n;
+}
 
 bool is_never_negative(const Graph& g, NodeId n) { return is_never_negative(g, n, kMostLookedThrough); }
 

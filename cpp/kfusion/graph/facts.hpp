@@ -4,6 +4,9 @@
 
 namespace kfusion {
 
+/// What a node is a view of, through all views; itself where it is none.
+NodeId without_views(const Graph& g, NodeId n);
+
 /// No element is below 0 (-0 is not). Some may be NaN.
 bool is_never_negative(const Graph& g, NodeId n);
 

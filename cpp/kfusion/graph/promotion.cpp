@@ -185,7 +185,7 @@ std::optional<DType> result_type(const OpInfo& op, std::span<const DType> argume
   if (op.op == Op::conv2d) return given(same(arguments) && is_float(last), last);
   if (op.kind == OpKind::kGather) return given(is_integer(last), arguments[0]);
   if (op.kind == OpKind::kJoin) return given(same(arguments), last);
-  if (op.kind == OpKind::kPartial) return given(is_float(last), is_half(last) ? DType::kFloat32 : last);
+  if (op.kind == OpKind::kPartial) return given(is_float(last), compute_dtype(last));
 
   if (op.signature == Signature::kNone) return last;  // casts and views
   const SignatureInfo& s = info(op.signature);

@@ -5,6 +5,7 @@
 
 #include "kfusion/graph/constant.hpp"
 #include "kfusion/graph/copy.hpp"
+#include "kfusion/graph/facts.hpp"
 #include "kfusion/graph/promotion.hpp"
 #include "kfusion/ops/names.hpp"
 
@@ -37,11 +38,6 @@ class Results {
   }
 
  private:
-  NodeId base(NodeId n) const {
-    while (kind(g_[n].op) == OpKind::kView) n = g_[n].arguments[0];
-    return n;
-  }
-
   bool is_part_or_repetition(NodeId n) const {
     for (; kind(g_[n].op) == OpKind::kView; n = g_[n].arguments[0]) {
       if (g_[n].op == Op::slice || g_[n].op == Op::broadcast) return true;
@@ -51,10 +47,10 @@ class Results {
 
   bool needs_copy(const Output& o) const {
     if (g_[o.node].size() == 0) return false;
-    const NodeId from = base(o.node);
+    const NodeId from = without_views(g_, o.node);
     if (kind(g_[from].op) == OpKind::kSource || is_part_or_repetition(o.node)) return true;
     return from != o.node && std::ranges::any_of(g_.outputs, [&](const Output& other) {
-             return other.node != o.node && base(other.node) == from;
+             return other.node != o.node && without_views(g_, other.node) == from;
            });
   }
 

@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "kfusion/graph/facts.hpp"
 #include "kfusion/graph/shapes.hpp"
 #include "kfusion/ops/names.hpp"
 
@@ -60,12 +61,6 @@ std::vector<bool> read_inside(const Graph& g) {
   return result;
 }
 
-/// What lies in memory where a result is a view.
-NodeId stored_node(const Graph& g, NodeId n) {
-  while (kind(g[n].op) == OpKind::kView) n = g[n].arguments[0];
-  return n;
-}
-
 std::string inner_name(const Graph& g, NodeId id, bool is_read_inside) {
   const std::string op(name(g[id].op));
   if (g[id].stage < 0) return op;
@@ -102,7 +97,7 @@ std::vector<std::string> value_names(const Graph& g) {
   for (std::size_t i = 0; i < g.nodes.size(); ++i)
     if (const auto* input = std::get_if<InputAttributes>(&g.nodes[i].attributes)) result[i] = names.unique(input->name);
   for (const Output& output : g.outputs)
-    if (std::string& value = result[at(stored_node(g, output.node))]; value.empty())
+    if (std::string& value = result[at(without_views(g, output.node))]; value.empty())
       value = names.unique(result_name(output.name));
   const std::vector<bool> inside = read_inside(g);
   for (std::size_t i = 0; i < g.nodes.size(); ++i)

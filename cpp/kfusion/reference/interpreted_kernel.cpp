@@ -64,7 +64,7 @@ class Interpreter {
   Value evaluate(const Step& s) const {
     switch (s.kind) {
       case StepKind::kLoad:  // a copy: stores may lie where loads do
-        return converted(placed(k_.loads[at(s.index)], arrays_.loads[s.index], s.level), held(s.dtype));
+        return converted(placed(k_.loads[at(s.index)], arrays_.loads[s.index], s.level), compute_dtype(s.dtype));
       case StepKind::kConstant:
         return constant(s, k_.constants[at(s.index)]);
       case StepKind::kIota:
@@ -88,7 +88,7 @@ class Interpreter {
     Value v = make_value(integer ? DType::kInt64 : DType::kFloat64, {});
     integer ? reference::store(v.first(), c.integer)
             : reference::store(v.first(), is_given ? arrays_.parameters[c.parameter] : c.value);
-    v = is_half(c.dtype) && !c.wide ? rounded(v, c.dtype) : converted(v, held(c.dtype));
+    v = is_half(c.dtype) && !c.wide ? rounded(v, c.dtype) : converted(v, compute_dtype(c.dtype));
     v.access.shape = extents(s.level);
     v.access.strides.assign(v.access.shape.size(), 0);
     return v;
@@ -114,7 +114,7 @@ class Interpreter {
   }
 
   Value map(const Step& s) const {
-    Value result = make_value(held(s.dtype), extents(s.level));
+    Value result = make_value(compute_dtype(s.dtype), extents(s.level));
     std::vector<Extents> strides = {result.access.strides};
     Pointers first = {result.first()};
     for (std::size_t i = 0; i < s.arguments.size(); ++i) {
@@ -122,19 +122,19 @@ class Interpreter {
       strides.push_back(x.access.strides);
       first[i + 1] = x.first();
     }
-    Walk(result.access.shape, strides)(first, map_loop(s.op, held(s.from)));
+    Walk(result.access.shape, strides)(first, map_loop(s.op, compute_dtype(s.from)));
     return result;
   }
 
   /// Rows of elements in C order, one behind the other.
   Value as_rows(int step, DType t) const {
-    const Value rows = make_value(held(t), all_);
+    const Value rows = make_value(compute_dtype(t), all_);
     copy_elements(seen(step, Level::kElement), rows);
     return rows;
   }
 
   Value reduce(const Step& s) const {
-    const Value rows = as_rows(s.arguments[0], s.from), result = make_value(held(s.dtype), k_.kept);
+    const Value rows = as_rows(s.arguments[0], s.from), result = make_value(compute_dtype(s.dtype), k_.kept);
     const auto item = static_cast<std::int64_t>(item_bytes(rows.dtype));
     const std::int64_t cols = product(k_.reduced), results = static_cast<std::int64_t>(item_bytes(result.dtype));
     reduce_loop(s.op, rows.dtype)(product(k_.kept), {result.first(), rows.first()}, {results, cols * item},
@@ -156,7 +156,7 @@ class Interpreter {
             copy(1, {p[0], p[1] + t.positions.position(given) * step}, strides);
           }
         });
-    return converted(result, held(s.dtype));
+    return converted(result, compute_dtype(s.dtype));
   }
 
   void store(const Store& s) const {
@@ -169,7 +169,7 @@ class Interpreter {
   /// Sums over rows, part by part, each a row of results.
   void store_parts(const Store& s) const {
     const DType t = k_.step(s.step).dtype;
-    const Value rows = as_rows(s.step, t), sums = make_value(held(t), k_.reduced);
+    const Value rows = as_rows(s.step, t), sums = make_value(compute_dtype(t), k_.reduced);
     const auto item = static_cast<std::int64_t>(item_bytes(rows.dtype));
     const std::int64_t count = k_.rows(), cols = k_.cols();
     for (std::int64_t part = 0; part < s.parts; ++part) {

@@ -35,7 +35,7 @@ Value iota(const Node& n, int axis) {
 }
 
 Value map(const Node& n, const std::vector<Value>& x) {
-  Value result = make_value(held(n.dtype), n.shape);
+  Value result = make_value(compute_dtype(n.dtype), n.shape);
   std::vector<Extents> strides = {result.access.strides};
   Pointers first = {result.first()};
   for (std::size_t k = 0; k < x.size(); ++k) {
@@ -69,7 +69,7 @@ Value reduce(const Node& n, const Value& x, const ReduceAttributes& attributes) 
   rows.access.shape.pop_back();
   rows.access.strides.pop_back();
 
-  Value result = make_value(held(n.dtype), rows.access.shape);
+  Value result = make_value(compute_dtype(n.dtype), rows.access.shape);
   const ReduceLoop loop = reduce_loop(n.op, x.dtype);
   Walk(rows.access.shape, {result.access.strides, rows.access.strides})(
       {result.first(), rows.first()},
@@ -86,7 +86,7 @@ Value view(const Node& n, const Value& x) {
 
 /// Each part cast into its slice.
 Value concatenated(const Node& n, const std::vector<Value>& parts, std::size_t axis) {
-  Value result = make_value(held(n.dtype), n.shape);
+  Value result = make_value(compute_dtype(n.dtype), n.shape);
   result.exact = std::ranges::all_of(parts, &Value::exact);
   std::byte* to = result.first();
   for (const Value& part : parts) {

@@ -55,7 +55,7 @@ Value converted(const Value& v, DType dtype) {
 }
 
 Value rounded(const Value& v, DType half) {
-  Value r = converted(converted(v, half), held(half));
+  Value r = converted(converted(v, half), compute_dtype(half));
   r.exact = true;
   return r;
 }

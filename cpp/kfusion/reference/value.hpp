@@ -8,9 +8,6 @@
 
 namespace kfusion::reference {
 
-/// The dtype in which a value is held.
-constexpr DType held(DType t) { return is_half(t) ? DType::kFloat32 : t; }
-
 struct Value {
   DType dtype = DType::kFloat32;
   std::byte* data = nullptr;

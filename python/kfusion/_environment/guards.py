@@ -79,7 +79,7 @@ def reached(roots: Iterable[Any]) -> Reached:
     """What functions among these can reach, and what they are and hold."""
     search = Search()
     search.follow(roots)
-    held = [held.value for held in search.objects.values() if not _is_others(held.value)]
+    held = [held.value for held in search.objects.values() if not parts.is_installed_module(held.value)]
     owners = [*search.functions, *search.layers.values(), *held]
     return Reached(owners, search.met(), list(search.arrays.values()), search.changes_by_itself)
 
@@ -111,10 +111,6 @@ def _guards(search: Search) -> list[Guard]:
 def _is_whole(value: Any) -> bool:
     """Whether all attributes count of an object that code reads by any name, also those that it has not yet."""
     return bool(type(value).__dictoffset__) and not isinstance(value, (type, ModuleType, local, FunctionType))
-
-
-def _is_others(value: Any) -> bool:
-    return isinstance(value, ModuleType) and not parts.is_own_module(value)
 
 
 def _without(guard: Guard, targets: Collection[Key]) -> Guard:

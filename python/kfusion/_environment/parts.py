@@ -142,6 +142,11 @@ def is_own_class(kind: type) -> bool:
     return not is_of_library(kind) and (module is None or kind.__module__ == "builtins" or is_own_module(module))
 
 
+def is_installed_module(value: Any) -> bool:
+    """Whether it is a module whose functions and classes stay as they are."""
+    return isinstance(value, ModuleType) and not is_own_module(value)
+
+
 def is_own_module(module: ModuleType) -> bool:
     """Whether it is neither of Python's library nor installed as a package."""
     is_builtin = module.__name__ in sys.builtin_module_names

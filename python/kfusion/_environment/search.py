@@ -220,7 +220,7 @@ class Search:
     def _read(self, held: Held) -> None:
         """Follows the attributes of an object that code reads and that were not looked for yet."""
         self._look(held, self._names)
-        if self.reads_any and not _is_others(held.value):
+        if self.reads_any and not parts.is_installed_module(held.value):
             scopes = () if isinstance(held.value, ModuleType) else map(vars, parts.classes(held.value))
             of_class = {n for scope in scopes for n in scope if not n.startswith("__")}
             self._look(held, of_class | _own(held.value).keys())
@@ -241,7 +241,7 @@ class Search:
             self._todo += [kind for kind in kinds if id(kind) not in self._met and parts.is_own_class(kind)]
         for name in sorted({n for scope in (own, *map(vars, kinds)) for n in scope.keys() & wanted} - held.seen):
             held.seen.add(name)
-            if name in own and not (_is_others(held.value) and callable(own[name])):
+            if name in own and not (parts.is_installed_module(held.value) and callable(own[name])):
                 held.names.add(name)
                 self._todo.append(own[name])
             for kind in kinds:
@@ -287,11 +287,6 @@ def _own(value: Any) -> dict[str, Any]:
 
 def _is_ours(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == "kfusion"
-
-
-def _is_others(value: Any) -> bool:
-    """Whether it is an installed module, whose functions and classes stay as they are."""
-    return isinstance(value, ModuleType) and not parts.is_own_module(value)
 
 
 def _is_made(found: Any) -> bool:

@@ -15,6 +15,7 @@ from .._spec import Spec
 from . import folding, refusals, schemas, tensors
 from .evaluation import Evaluated, bits, library_call, number_of, outer_names
 from .library import onnx
+from .model import domain_of
 from .nodes import Node
 from .table import ROWS, aliased
 from .values import Held, NoRow, carrier, dtype_of, is_graph_dtype, is_known, is_unknown, shape_of, size_of, stored
@@ -165,7 +166,7 @@ class Interpreter:
         if self._depth >= _DEEPEST:
             raise ValueError(f"kfusion.onnx: {node.who}: functions are nested too deeply")
         env = dict.fromkeys(function.input) | dict(zip(function.input, inputs, strict=False))
-        opsets = dict(node.opsets) | {_domain(o.domain): o.version for o in function.opset_import}
+        opsets = dict(node.opsets) | {domain_of(o.domain): o.version for o in function.opset_import}
         given = self._defaults(node) | {a.name: a for a in function.attribute_proto} | node.attributes
         self._depth += 1
         try:
@@ -273,10 +274,6 @@ class Interpreter:
 
 def _listed(made: Any) -> list[Any]:
     return list(made) if isinstance(made, (tuple, list)) else [made]
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else str(name)
 
 
 def _parsed(found: Any) -> Any:

@@ -26,10 +26,10 @@ class Model:
         self.proto = _read(self.path)
         self.graph = self.proto.graph
         self.name = self.path.stem
-        self.opsets = {_domain(o.domain): int(o.version) for o in self.proto.opset_import}
+        self.opsets = {domain_of(o.domain): int(o.version) for o in self.proto.opset_import}
         self.opsets.setdefault("", 1)
         self.functions = list(self.proto.functions)
-        self._by_name = {(_domain(f.domain), f.name): f for f in self.functions}
+        self._by_name = {(domain_of(f.domain), f.name): f for f in self.functions}
         self._weights: dict[str, np.ndarray] = {}
         self.with_weights = False
         self._given_ones: dict[tuple[str, str], Any] = {}  # weights as kernels read them, by name and device
@@ -167,7 +167,7 @@ def _read(path: Path) -> Any:
     return proto
 
 
-def _domain(name: str) -> str:
+def domain_of(name: str) -> str:
     return "" if name == "ai.onnx" else str(name)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 
-from .._tracing.aten import RANDOM, is_traced
+from .._tracing.aten import RANDOM, knows
 
 # What the library computes faster whole than kernels do its parts, or exactly so.
 _WHOLE_NAMES = """
@@ -69,4 +69,4 @@ def table() -> dict[Any, Callable[..., Any]]:
 def _is_kept(op: Any) -> bool:
     name = op._schema.name.partition("::")[2]
     whole = name in RANDOM or name in _WHOLE or name.startswith(("upsample", "_upsample", "linalg", "fft"))
-    return whole or is_traced(op)
+    return whole or knows(op)

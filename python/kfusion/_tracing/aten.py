@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .._environment.objects import is_traced
 from .._graph.source import NotTraced, TraceError, trace_error
 from .._graph.structure import leaves, walk
 from .._graph.tracer import Tracer, current
@@ -92,7 +93,7 @@ def called(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, only_fi
     space, _, name = op._schema.name.partition("::")
     kwargs = dict(kwargs)
     tracer = current.get()
-    if tracer is not None and not any(map(_is_traced, leaves((args, kwargs)))):
+    if tracer is not None and not any(map(is_traced, leaves((args, kwargs)))):
         return _made(tracer, op, name, args, kwargs)
     if any(map(dtype_names.is_complex, leaves((args, kwargs)))):
         return _by_library(op, name, args, kwargs)
@@ -129,16 +130,12 @@ def _lifted(args: Any, kwargs: Any) -> Any:
     tensor = sys.modules["torch"].Tensor
     return walk(
         (args, kwargs),
-        lambda _, v: tracer.lift(v, "torch") if isinstance(v, tensor) and not _is_traced(v) else v,
+        lambda _, v: tracer.lift(v, "torch") if isinstance(v, tensor) and not is_traced(v) else v,
     )
 
 
-def _is_traced(value: Any) -> bool:
-    return hasattr(type(value), "__kfusion_traced__")
-
-
 def _by_library(op: Any, name: str, args: Any, kwargs: Any) -> Any:
-    if name in _BY_STRIDES and args and _is_traced(args[0]) and not _is_whole_input(args[0]):
+    if name in _BY_STRIDES and args and is_traced(args[0]) and not _is_whole_input(args[0]):
         what = f"torch.{name} of what is no argument reads memory by strides, and values may lie in any order"
         raise trace_error(what, "index instead")
     if name in _HEADS_BEHIND:
@@ -219,7 +216,7 @@ def _as_function(op: Any, name: str, args: Any, kwargs: Any) -> Any:
     return torch_function(plain, *given, op)
 
 
-def is_traced(op: Any) -> bool:
+def knows(op: Any) -> bool:
     """Whether an operator of aten is known by a row or by the rule."""
     name = op._schema.name.partition("::")[2]
     if name in ROWS or f"{name}.{op._overloadname}" in ROWS:

@@ -65,14 +65,14 @@ def _consists_of_traced(function: Any, args: Any, kwargs: Any) -> bool:
         except Exception:  # which the call itself raises
             return False
         is_written = any(t._version > 1 for t in stand_ins)  # 1: they were filled
-    return len(met.operators) <= _MOST_OPERATORS and not is_written and all(map(_is_traced, met.operators))
+    return len(met.operators) <= _MOST_OPERATORS and not is_written and all(map(_is_known_operator, met.operators))
 
 
-def _is_traced(op: Any) -> bool:
+def _is_known_operator(op: Any) -> bool:
     name, torch = op._schema.name.partition("::")[2], sys.modules["torch"]
     if op._schema.is_mutable:
         return name[:-1] in FUNCTIONS and torch.Tag.inplace_view not in op.tags
-    return name not in aten.RANDOM and aten.is_traced(op)
+    return name not in aten.RANDOM and aten.knows(op)
 
 
 def _taken_apart(function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:

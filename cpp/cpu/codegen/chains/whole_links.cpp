@@ -29,7 +29,6 @@ class WholeLinksMaker {
 
  private:
   static constexpr int kEach = -1;  ///< each link takes what it needs
-  static std::size_t at(int i) { return static_cast<std::size_t>(i); }
   const Step& step(int s) const { return kernel_.step(s); }
   int ready(int s) const { return kernel_.separate.ready[at(s)]; }
 

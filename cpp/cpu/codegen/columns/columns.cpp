@@ -26,9 +26,8 @@ class ColumnsText {
   }
 
  private:
-  static std::size_t s_(std::ptrdiff_t i) { return static_cast<std::size_t>(i); }
   std::int64_t item_of(int s) const {
-    return static_cast<std::int64_t>(item_bytes(compute_dtype(form_.kernel.steps[s_(s)].dtype)));
+    return static_cast<std::int64_t>(item_bytes(compute_dtype(form_.kernel.step(s).dtype)));
   }
   bool has_runs() const { return form_.run_axes() > 1; }
 
@@ -76,7 +75,7 @@ class ColumnsText {
       at_.set_row(t.layout(), t.row(window).name);
     }
     for (int i = 0; i < std::ssize(plan_.sweeps); ++i) {
-      const Sweep& s = plan_.sweeps[s_(i)];
+      const Sweep& s = plan_.sweeps[at(i)];
       if (s.wanted.empty()) continue;
       elements_.compute_columns(s.wanted, window);
       Carry carry;
@@ -137,10 +136,10 @@ class ColumnsText {
   }
 
   void rows_of_block(int sweep) {
-    const Sweep& s = plan_.sweeps[s_(sweep)];
+    const Sweep& s = plan_.sweeps[at(sweep)];
     if (s.wanted.empty()) return;
     std::vector<Layout> stores;
-    for (const int t : s.stores) stores.push_back(form_.stores[s_(t)]);
+    for (const int t : s.stores) stores.push_back(form_.stores[at(t)]);
     const std::optional<Number> from = aligned(stores);
     const Number part_at = told(ColumnNumber::kPart), begun = told(ColumnNumber::kBegunRow);
     const Number at_once = form_.row_by_row ? Number(1) : told(ColumnNumber::kRowsAtOnce);
@@ -211,10 +210,10 @@ class ColumnsText {
   void store_columns(const Window& window) {
     std::vector<int> wanted;
     for (int t = 0; t < std::ssize(form_.stores); ++t)
-      if (form_.schedule().stored[s_(t)] < 0) wanted.push_back(form_.kernel.stores[s_(t)].step);
+      if (form_.schedule().stored[at(t)] < 0) wanted.push_back(form_.kernel.stores[at(t)].step);
     elements_.compute_columns(wanted, window);
     for (int t = 0; t < std::ssize(form_.stores); ++t)
-      if (form_.schedule().stored[s_(t)] < 0) rows_.store(t, window, false);
+      if (form_.schedule().stored[at(t)] < 0) rows_.store(t, window, false);
   }
 
   const Form& form_;

@@ -18,8 +18,6 @@ struct Value {
   bool vector = true;
 };
 
-/// What values of a dtype are computed in: half types as float32.
-constexpr DType compute_dtype(DType t) { return is_half(t) ? DType::kFloat32 : t; }
 /// LLVM's scalar types: "float", "double", "i1", "i32", "i64".
 const char* compute_type(DType t);
 /// A type as it lies in memory: half types are "i16", bools "i8".

@@ -16,8 +16,6 @@ std::string double_of(const char* op, const std::string& a, const std::string& b
 std::string widened(const std::string& x) { return emit("fpext " + floats() + " " + x + " to " + doubles()); }
 std::string all_lanes(const std::string& number, DType type) { return broadcast({number, type, false}).name; }
 
-std::string as_double(const Number& n) { return emit("sitofp i64 " + n.name() + " to double"); }
-
 /// Elements of each lane, in so many runs of `length`.
 std::string counts(const Number& runs, const Number& length, int lanes) {
   const Number whole = quotient(length, lanes), rest = length - whole * lanes;
@@ -27,6 +25,8 @@ std::string counts(const Number& runs, const Number& length, int lanes) {
 }
 
 }  // namespace
+
+std::string as_double(const Number& n) { return emit("sitofp i64 " + n.name() + " to double"); }
 
 std::string sum_of_lanes(const std::string& vector) {
   return fold_lanes(vector, "double",

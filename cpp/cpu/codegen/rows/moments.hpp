@@ -47,6 +47,8 @@ class RowMoments {
   std::string pivot_;
 };
 
+/// An integer as a double.
+std::string as_double(const Number& n);
 /// Sum of the lanes of a vector of doubles.
 std::string sum_of_lanes(const std::string& vector);
 

@@ -213,7 +213,6 @@ class PiecesText {
     });
     return all[0].name;
   }
-  static std::string double_of(const Number& n) { return emit("sitofp i64 " + n.name() + " to double"); }
 
   /// Takes the second of a pair, whose first is known.
   std::string merged(const RowReduction& r) const {
@@ -226,8 +225,8 @@ class PiecesText {
       const Number n = range_of(piece).count();
       const std::string accumulator = take(first.lane(), partial(pair.first, piece));
       const Merge merge(pair.kind, wide_number(first.finished(accumulator, n)), total);
-      const std::string mean = is_centred ? emit("fdiv double " + accumulator + ", " + double_of(n)) : "";
-      return merge.moved(take("double", partial(r.step(), piece)), mean, double_of(n));
+      const std::string mean = is_centred ? emit("fdiv double " + accumulator + ", " + as_double(n)) : "";
+      return merge.moved(take("double", partial(r.step(), piece)), mean, as_double(n));
     });
   }
 
@@ -240,14 +239,14 @@ class PiecesText {
     const Lanes row(1);
     const std::string sum = sum_over_pieces([&](const Number& piece) {
       return emit("fmul double " + take("double", partial(m.mean(), piece)) + ", " +
-                  double_of(range_of(piece).count()));
+                  as_double(range_of(piece).count()));
     });
-    const Value mean = m.mean_of(emit("fdiv double " + sum + ", " + double_of(count())));
+    const Value mean = m.mean_of(emit("fdiv double " + sum + ", " + as_double(count())));
     const std::string total = wide_number(mean);
     const std::string squares = sum_over_pieces([&](const Number& piece) {
       const std::string of = take("double", partial(m.mean(), piece));
       const Merge merge(Pair::Kind::kCentred, wide_number(m.mean_of(of)), total);
-      return merge.moved(take("double", partial(m.squares(), piece)), of, double_of(range_of(piece).count()));
+      return merge.moved(take("double", partial(m.squares(), piece)), of, as_double(range_of(piece).count()));
     });
     return {mean, m.squares_of(squares, count())};
   }

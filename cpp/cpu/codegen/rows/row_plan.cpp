@@ -10,8 +10,6 @@ namespace {
 
 using Flags = std::vector<bool>;  ///< by step
 
-std::size_t at(int i) { return static_cast<std::size_t>(i); }
-
 /// What a sweep computes, without what only kept elements are made of.
 Flags computed_by(const Form& form, const Sweep& sweep, const Flags& kept) {
   Flags computed(form.kernel.steps.size(), false);

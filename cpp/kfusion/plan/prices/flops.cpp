@@ -11,9 +11,6 @@
 namespace kfusion {
 namespace {
 
-/// Maps and reductions of half types are computed in float32.
-DType compute_dtype(DType stored) { return is_half(stored) ? DType::kFloat32 : stored; }
-
 std::int64_t operations_in(std::initializer_list<std::int64_t> factors) {
   std::int64_t n = 1;
   for (const std::int64_t f : factors) n = checked_multiply(n, f, "operations");

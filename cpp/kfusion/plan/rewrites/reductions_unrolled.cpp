@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "kfusion/graph/constant.hpp"
+#include "kfusion/graph/facts.hpp"
 #include "kfusion/graph/shapes.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/plan/rewrites/table.hpp"
@@ -95,12 +96,8 @@ class Finding {
     std::int64_t elements = 0;
     for (const NodeId n : s.before)
       for (const NodeId a : g_[n].arguments)
-        if (!is_elementwise(g_[a])) elements = std::max(elements, g_[base(a)].size());
+        if (!is_elementwise(g_[a])) elements = std::max(elements, g_[without_views(g_, a)].size());
     return elements > 0 && elements * kMany <= g_[g_[s.node].arguments[0]].size();
-  }
-  NodeId base(NodeId n) const {
-    while (kind(g_[n].op) == OpKind::kView) n = g_[n].arguments[0];
-    return n;
   }
 
   const Graph& g_;
