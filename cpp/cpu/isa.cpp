@@ -49,6 +49,14 @@ Isa isa() {
   return static_cast<Isa>(current_isa.compare_exchange_strong(level, fresh) ? fresh : level);
 }
 
+bool is_of_intel() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel");
+#else
+  return false;
+#endif
+}
+
 const char* name(Isa level) { return level == Isa::kAvx512 ? "avx512" : level == Isa::kAvx2 ? "avx2" : "baseline"; }
 
 std::vector<Isa> available_isas() {

@@ -14,6 +14,9 @@ const char* name(Isa);
 /// The levels that this CPU has, lowest first.
 std::vector<Isa> available_isas();
 
+/// Whether the CPU is Intel's.
+bool is_of_intel();
+
 /// Chooses a level for the whole process (tests run every level). Throws ValueError for one that is not available.
 void set_isa(const std::string& name);
 

@@ -1,5 +1,6 @@
 #include "cpu/codegen/elements/maps.hpp"
 
+#include "cpu/codegen/elements/fetches.hpp"
 #include "cpu/codegen/elements/row_copies.hpp"
 #include "cpu/codegen/elements/walk.hpp"
 
@@ -8,7 +9,8 @@ namespace {
 
 class MapText {
  public:
-  explicit MapText(const Form& form) : form_(form), at_(form), elements_(form, at_), copies_(form, at_) {
+  explicit MapText(const Form& form)
+      : form_(form), at_(form), elements_(form, at_), copies_(form, at_), fetches_(form, at_) {
     for (int t = 0; t < std::ssize(form.stores); ++t) {
       const Layout& to = layout(t);
       const bool is_number = to.reach <= Reach::kOfRow && !form.is_vector(store(t).step);
@@ -22,6 +24,7 @@ class MapText {
   void write() {
     text().libm = at_.field(Field::kLibm).name;
     elements_.compute_constants();
+    fetches_.begin_row();
     copies_.begin();
     if (form_.row_axes == 0) return row();
     at_.go_to(Number("%row"));
@@ -65,6 +68,7 @@ class MapText {
          [this](const Window& window, bool past_caches) { take(window, past_caches); });
   }
   void take(const Window& window, bool past_caches) {
+    fetches_.take(window, Fetch::kFar);
     elements_.compute(wanted_, window);
     for (const int t : stores_)
       elements_.store(layout(t), store(t).to.dtype, store(t).step, window, past_caches && !layout(t).copied);
@@ -74,6 +78,7 @@ class MapText {
   Addresses at_;
   Elements elements_;
   RowCopies copies_;
+  Fetches fetches_;
   std::vector<int> wanted_, stores_, numbers_;  ///< of stores: those of elements, and of a number for all of a row
   std::vector<const Layout*> direct_;
 };

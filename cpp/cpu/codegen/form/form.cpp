@@ -104,6 +104,9 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches) : kernel(k),
   has_moments = !across && takes_moments(k);
   takes_pairs_ = in_pieces && !has_moments && k.cols() > kLongestRow && seconds_need_firsts(k);
   fetches_near = !across && fetches && (schedule().sweeps == 1 || has_room_for_next(row_bytes()));
+  pages_in_turn = !across && fetches && run_axes() == 0 && fetches_pages_in_turn() &&
+                  std::ranges::all_of(loads, [this](const Layout& p) { return follows_rows(p); });
+  shares_fetching = pages_in_turn && !in_pieces && schedule().sweeps == 2 && row_bytes() >= kBytesInTurn;
   for (const Step& s : k.steps) reach_.push_back(reach_of(s)), along_.push_back(is_along(s));
 }
 
@@ -113,6 +116,12 @@ std::int64_t Form::row_bytes() const {
   for (const Layout& p : loads)
     if (p.by_rows && p.reach == Reach::kDense) bytes += cols() * p.item;
   return bytes;
+}
+
+/// Whether a row begins where the one before it ends, or is so long that few pages are fetched for nothing.
+bool Form::follows_rows(const Layout& p) const {
+  if (row_axes == 0 || !p.by_rows || p.reach != Reach::kDense) return true;
+  return strides(p)[static_cast<std::size_t>(row_axes - 1)] == cols() * p.item || cols() * p.item >= 4 * kBytesInTurn;
 }
 
 Reach Form::reach_of(const Step& s) const {

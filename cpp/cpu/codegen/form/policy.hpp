@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/codegen/math/random_words.hpp"
+#include "cpu/isa.hpp"
 #include "cpu/machine_code/target.hpp"
 #include "cpu/platform.hpp"
 #include "kfusion/lower/kernel.hpp"
@@ -58,6 +59,13 @@ inline bool has_room_for_next(std::int64_t row_bytes) {
 }
 /// So many bytes ahead; where rows are longer, the next one.
 inline constexpr std::int64_t kBytesAhead = 8 * 1024;
+
+/// Lines of four pages are fetched in turn where the CPU is Intel's: reading one page after the other, a core of a Xeon
+/// has fewer lines on their way. From memory, of a copy: exp(x) y + 1 1.26 to 1.12, tanh 1.39 to 1.12, log 1.5 to 1.15,
+/// twenty operations 1.42 to 1.10, layernorm of 4096 columns 1.42 to 1.20, of 16384 1.58 to 1.29, softmax 1.7 to 1.5.
+/// AMD's Zen does as well without prefetches in maps.
+inline bool fetches_pages_in_turn() { return is_of_intel(); }
+inline constexpr std::int64_t kPage = 4096, kPagesInTurn = 4, kBytesInTurn = kPage * kPagesInTurn;
 
 /// Whether results may go past the caches. AVX2 stores half lines, which do so at once or not at all: where more than a
 /// few operations lie between them, exp of floats takes 9.7 ms instead of 4.9, gelu 14.6 instead of 9.7, twenty

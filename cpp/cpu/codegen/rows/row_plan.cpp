@@ -134,7 +134,7 @@ void RowPlan::choose_kept(const Form& form) {
 /// reads and what stores take turns, and memory does both at an even rate.
 void RowPlan::choose_fetching(const Form& form) {
   Flags is_kept(form.kernel.steps.size(), false);
-  for (std::size_t i = 0; i < sweeps.size(); ++i) {
+  for (std::size_t i = 0; i < sweeps.size() && !form.in_pieces; ++i) {
     const Flags computed = computed_by(form, sweeps[i], is_kept);
     for (std::size_t s = 0; s < computed.size(); ++s)
       if (i > 0 && computed[s] && !is_kept[s] && is_long(form.kernel.steps[s])) sweeps[i].fetches = Fetch::kFar;
@@ -142,6 +142,7 @@ void RowPlan::choose_fetching(const Form& form) {
     for (const int s : sweeps[i].keeps) is_kept[at(s)] = true;
   }
   for (Sweep& s : sweeps) s.fetches = form.fetches_near ? Fetch::kNear : Fetch::kFar;
+  for (std::size_t i = 0; i < sweeps.size() && form.shares_fetching; ++i) sweeps[i].share = static_cast<int>(i);
 }
 
 }  // namespace kfusion::cpu::ir

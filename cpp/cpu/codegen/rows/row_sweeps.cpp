@@ -148,7 +148,7 @@ void RowSweeps::take_again(const RowMoments& m, const Range& range, Carry& value
 }
 
 void RowSweeps::take_window(const Sweep& s, const Window& window, Carry& carry, bool past_caches) {
-  if (s.fetches) fetches_.take(window, *s.fetches);
+  if (s.fetches) fetches_.take(window, *s.fetches, s.share);
   elements_.compute(s.wanted, window);
   for (const RowReduction& r : s.reductions) r.take(carry, elements_, window);
   for (const RowMoments& m : s.moments) m.take(carry, elements_, window);
