@@ -106,7 +106,6 @@ Form::Form(const Kernel& k, const TargetFacts& t, bool past_caches) : kernel(k),
   fetches_near = !across && fetches && (schedule().sweeps == 1 || has_room_for_next(row_bytes()));
   pages_in_turn = !across && fetches && run_axes() == 0 && fetches_pages_in_turn() &&
                   std::ranges::all_of(loads, [this](const Layout& p) { return follows_rows(p); });
-  shares_fetching = pages_in_turn && !in_pieces && schedule().sweeps == 2 && row_bytes() >= kBytesInTurn;
   for (const Step& s : k.steps) reach_.push_back(reach_of(s)), along_.push_back(is_along(s));
 }
 

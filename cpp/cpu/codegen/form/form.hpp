@@ -74,14 +74,13 @@ struct FormFacts {
   bool in_tiles = false;  ///< across: some columns go through all sweeps, then the next
   int together = 1;       ///< across: so many rows of few columns are one, side by side (side_by_side.hpp)
   int chains = 1;  ///< across: of few columns so many rows have accumulators of their own, which a core adds at once
-  bool fetches = false;          ///< what the next rows read is fetched, since it is in no cache
-  bool fetches_near = false;     ///< rows: to the first-level cache
-  bool pages_in_turn = false;    ///< and lines of several pages in turn (fetches_pages_in_turn)
-  bool shares_fetching = false;  ///< each of two sweeps fetches half of the next row
-  bool row_by_row = false;       ///< across: each row goes through a block of columns by itself, as memory lies
-  bool has_moments = false;      ///< each pair of reductions is a mean and the squares about it, taken by one sweep
-  bool joins_rows = false;  ///< of maps: a row is all that lies along the last two axes, since the last one is short
-  bool in_pieces = false;   ///< rows go by in pieces (pieces.hpp): they are long, or too few for the threads
+  bool fetches = false;        ///< what the next rows read is fetched, since it is in no cache
+  bool fetches_near = false;   ///< rows: to the first-level cache
+  bool pages_in_turn = false;  ///< and lines of several pages in turn (fetches_pages_in_turn)
+  bool row_by_row = false;     ///< across: each row goes through a block of columns by itself, as memory lies
+  bool has_moments = false;    ///< each pair of reductions is a mean and the squares about it, taken by one sweep
+  bool joins_rows = false;     ///< of maps: a row is all that lies along the last two axes, since the last one is short
+  bool in_pieces = false;      ///< rows go by in pieces (pieces.hpp): they are long, or too few for the threads
 };
 
 class Form : public FormFacts {

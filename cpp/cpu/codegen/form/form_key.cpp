@@ -38,11 +38,10 @@ class Key {
   // Structs are taken apart so that one with another member does not compile.
   void put_form() {
     const auto& [streams, axes, row_axes, lanes, registers, across, in_tiles, together, chains, fetches, fetches_near,
-                 pages_in_turn, shares_fetching, row_by_row, has_moments, joins_rows, in_pieces] =
-        static_cast<const FormFacts&>(form_);
+                 pages_in_turn, row_by_row, has_moments, joins_rows, in_pieces] = static_cast<const FormFacts&>(form_);
     put(streams, axes, row_axes, lanes, registers, across, in_tiles, together, chains, fetches, fetches_near,
-        pages_in_turn, shares_fetching, row_by_row, has_moments, joins_rows, in_pieces, form_.operands,
-        form_.takes_pairs(), form_.begins_with_registers(), joins_rows ? form_.registers_of_row() : 0);
+        pages_in_turn, row_by_row, has_moments, joins_rows, in_pieces, form_.operands, form_.takes_pairs(),
+        form_.begins_with_registers(), joins_rows ? form_.registers_of_row() : 0);
     for (int s = 0; s < std::ssize(form_.kernel.steps); ++s) put(form_.reach(s), form_.along(s));
   }
   /// What writers decide by numbers of the kernel.

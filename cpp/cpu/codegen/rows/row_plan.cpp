@@ -131,18 +131,23 @@ void RowPlan::choose_kept(const Form& form) {
 }
 
 /// A sweep of long functions behind the one that reads the row: memory would be idle meanwhile. Without one, all: what
-/// reads and what stores take turns, and memory does both at an even rate.
+/// reads and what stores take turns, and memory does both at an even rate. Where pages are fetched in turn, the first
+/// sweep and the one of long functions, or the only two, share the next row: softmax of 4096 columns 1.45 to 1.35
+/// copies, layernorm of 16384 1.40 to 1.29.
 void RowPlan::choose_fetching(const Form& form) {
   Flags is_kept(form.kernel.steps.size(), false);
+  const auto share_with_first = [&](Sweep& other) {
+    if (form.pages_in_turn && !form.in_pieces) sweeps[0].fetches = other.fetches, sweeps[0].share = 0, other.share = 1;
+  };
   for (std::size_t i = 0; i < sweeps.size() && !form.in_pieces; ++i) {
     const Flags computed = computed_by(form, sweeps[i], is_kept);
     for (std::size_t s = 0; s < computed.size(); ++s)
       if (i > 0 && computed[s] && !is_kept[s] && is_long(form.kernel.steps[s])) sweeps[i].fetches = Fetch::kFar;
-    if (sweeps[i].fetches) return;
+    if (sweeps[i].fetches) return share_with_first(sweeps[i]);
     for (const int s : sweeps[i].keeps) is_kept[at(s)] = true;
   }
   for (Sweep& s : sweeps) s.fetches = form.fetches_near ? Fetch::kNear : Fetch::kFar;
-  for (std::size_t i = 0; i < sweeps.size() && form.shares_fetching; ++i) sweeps[i].share = static_cast<int>(i);
+  if (sweeps.size() == 2) share_with_first(sweeps[1]);
 }
 
 }  // namespace kfusion::cpu::ir

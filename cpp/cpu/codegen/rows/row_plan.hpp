@@ -15,7 +15,7 @@ struct Sweep {
   std::vector<int> stores;                    ///< of elements
   std::vector<int> wanted;                    ///< steps
   std::vector<int> keeps;                     ///< steps whose elements later sweeps find
-  std::optional<int> share;                   ///< which half of it (FormFacts::shares_fetching); else all
+  std::optional<int> share;                   ///< which half of it, where two sweeps share it
   std::optional<Fetch> fetches;               ///< where the next row is brought meanwhile, if rows come from memory
 };
 
