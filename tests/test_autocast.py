@@ -55,7 +55,12 @@ def test_dtypes_are_those_that_torch_chooses():
     dtypes = (torch.float32, torch.bfloat16, torch.float16)
     sweep(changed, [(text, dtype) for text in texts(CHANGED) for dtype in dtypes])
     sweep(unchanged, [(text, dtype) for text in texts(UNCHANGED) for dtype in dtypes[:2]])
-    for text in ("torch.vstack([x, x.bfloat16()])", "torch.stack([x, x])", "torch.cat([x, x.float()])"):
+    for text in (
+        "torch.vstack([x, x.bfloat16()])",
+        "torch.stack([x, x])",
+        "torch.cat([x, x.float()])",
+        "torch.concat([x, x.float()])",
+    ):
         for f in (eval(f"lambda x: {text}"), kf.fuse(eval(f"lambda x: {text}"))):
             with torch.autocast(**BFLOAT16), pytest.raises(RuntimeError):
                 f(torch.ones(2, 2).half())

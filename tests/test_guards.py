@@ -39,6 +39,50 @@ def test_as_the_plain_function(some):
     sweep(require_same, [(name, CASES[name], np.array(X)) for name in some(known, 60)])
 
 
+# ---- what an argument's class holds ----
+
+_CLASS = """
+k = 2.0
+class C:
+    scale, n, b = 1.0, 0, 0
+    @property
+    def asked(self): return k
+    def made(self, x): return x * k
+def sets(c, x):
+    c.b += 1
+    return x * c.scale * c.b
+def sets_class(c, x):
+    type(c).n += 1
+    return x * c.n
+"""
+OF_CLASSES = [
+    ("lambda c, x: x * c.scale", "C.scale = 3.0"),
+    ("lambda c, x: x * c.asked", "k = 3.0"),
+    ("lambda c, x: c.made(x)", "k = 3.0"),
+    ("lambda c, x: c.made(x)", "C.made = lambda self, x: x * 10"),
+    ("sets", "C.scale = 3.0"),
+    ("sets_class", "C.n = 7"),
+]
+
+
+@pytest.mark.parametrize("given", ["c", "[c]", "C"])
+@pytest.mark.parametrize(("function", "change"), OF_CLASSES)
+def test_what_the_class_of_an_argument_holds(function, change, given):
+    if given == "C" and not function.endswith("c.scale"):
+        pytest.skip("asks an instance")
+    seen = []
+    for fuse in (kf.fuse, lambda f: f):
+        scope = {}
+        exec(_CLASS, scope)
+        exec(f"c = C(); f = {function}; g = lambda c, x: f(c[0] if isinstance(c, list) else c, x)", scope)
+        call, argument, results = fuse(scope["g"]), eval(given, scope), []
+        for text in ("", "", change, "", change.replace("3.0", "5.0")):
+            exec(text, scope)
+            results.append(call(argument, np.array(X)).tolist())
+        seen.append((results, scope["C"].n))
+    assert seen[0] == seen[1]
+
+
 # ---- torch's settings ----
 
 _NAMES = (

@@ -214,7 +214,7 @@ x + s ; s - x ; x * s ; x / s ; x // s ; x < s ; s == x ; torch.fmod(x, s) ; tor
 """
 REFUSED = {
     "a number beyond float32": lambda x: stored(x, 1e39), "alpha": lambda x: torch.add(x, x, alpha=True),
-    "float_power_": lambda x: x.clone().float_power_(2),
+    "float_power_": lambda x: x.clone().float_power_(2), "no bool is a divisor of integers": lambda x: x.int() // False,
 }  # fmt: skip
 
 
@@ -267,8 +267,17 @@ def test_numbers_beyond_a_dtype():
 
     def refused(_, f):
         for of in (f, kf.fuse(f)):
-            with pytest.raises((RuntimeError, TypeError)):
+            with pytest.raises((RuntimeError, TypeError, ZeroDivisionError)):
                 of(torch.ones(2))
+
+    def cut_off(s, dtype):
+        x = torch.tensor([0.30078125, 2.0, 0.0, 257.25], dtype=dtype)
+        for call, wanted in ((kf.fuse(lambda x, s: s // x)(x, s), s // x), (kf.fuse(lambda x: s // x)(x), s // x)):
+            torch.testing.assert_close(call, wanted, equal_nan=True)
+
+    sweep(cut_off, itertools.product((0.3, 0.7, 1e-8, 65504.0), (torch.bfloat16, torch.float16)))
+    x32 = torch.tensor([1, -7, 2**31 - 1], dtype=torch.int32)
+    assert torch.equal(kf.fuse(lambda x: torch.rsub(x, 0.5, alpha=3))(x32), torch.rsub(x32, 0.5, alpha=3))
 
     sweep(whole, itertools.product(texts(WHOLE), (torch.int32, torch.int64, torch.float32)))
     sweep(refused, REFUSED.items())

@@ -225,7 +225,8 @@ void Signature::add_object(PyObject* value, bool by_value) {
 
 void Signature::add_itself(PyObject* value) {
   add_object(value, false);
-  if (is_guarded(Py_TYPE(value))) guarded_.push_back(value);
+  const auto kind = PyType_Check(value) ? reinterpret_cast<PyTypeObject*>(value) : Py_TYPE(value);
+  if (is_guarded(kind)) guarded_.push_back(value);
 }
 
 void Signature::add_items(const char* argument, PyObject* value) {

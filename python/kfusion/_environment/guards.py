@@ -58,8 +58,9 @@ def guards(function: Any, *argument: Any) -> list[Guard]:
 
 
 def guarded(*arguments: Any) -> list[Any]:
-    """The objects among a call's arguments of which what they hold or run counts."""
-    return [leaf for leaf in leaves(arguments) if is_guarded_type(type(leaf)) and not is_array(leaf)]
+    """The objects and classes among a call's arguments of which what they hold or run counts."""
+    kinds = ((leaf, leaf if isinstance(leaf, type) else type(leaf)) for leaf in leaves(arguments))
+    return [leaf for leaf, kind in kinds if is_guarded_type(kind) and not is_array(leaf)]
 
 
 class Reached(NamedTuple):

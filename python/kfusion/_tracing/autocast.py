@@ -32,7 +32,7 @@ _PARTS = {
     "logsumexp": ("logsumexp", "exp", "log", "sum"),
     "power": ("pow",),
     "square": ("pow",),
-    **dict.fromkeys(("hstack", "vstack", "dstack", "column_stack"), ("cat",)),
+    **dict.fromkeys(("hstack", "vstack", "dstack", "column_stack", "row_stack", "concat", "concatenate"), ("cat",)),
 }
 # What torch's documentation says of the functions that have a version for autocast, by their own names there.
 _LOWER = frozenset(

@@ -63,7 +63,8 @@ def _cast(op: str, value: Any, other: Any) -> Any:
     if is_half and is_array(value) and not isinstance(value, Traced):
         value = other._tracer.lift(value, "torch")
     if is_half and not isinstance(value, Traced):
-        is_rounded = op == "remainder" or (op in _ROUNDING and not (is_cuda(other) or ranges.fits(value, other._dtype)))
+        is_beyond = op == "floor_divide" or not ranges.fits(value, other._dtype)
+        is_rounded = op == "remainder" or (op in _ROUNDING and is_beyond and not is_cuda(other))
         return _as_half(value, other) if is_rounded else value
     is_float_without_axes = isinstance(value, Traced) and value.ndim == 0 and value._dtype in FLOATS
     if not is_float_without_axes or not is_half or other.ndim == 0:
@@ -71,7 +72,8 @@ def _cast(op: str, value: Any, other: Any) -> Any:
     return views.astype(value, other._dtype)
 
 
-# Which on the CPU have Python's numbers in the half type, where numbers beyond its range are infinite.
+# Which on the CPU have Python's numbers in the half type, where numbers beyond its range are infinite: a quotient that
+# is cut off shows the rounding of others, too.
 _ROUNDING = ("add", "subtract", "floor_divide")
 
 
@@ -167,6 +169,8 @@ def _scaled(x: Any, y: Any, alpha: float) -> Any:
         return y and bool(alpha) if type(y) is bool else y * bool(alpha)
     if isinstance(x, Traced) and isinstance(y, Traced) and x._dtype != y._dtype:
         y = views.astype(y, promoted.result_type([x, y]))
+    elif is_int(alpha) and is_float(dtype_of(x)):
+        alpha = float(alpha)
     return y * alpha
 
 
@@ -207,6 +211,7 @@ def _remainder(input: Any, other: Any) -> Any:
 def require_divisor(name: str, x: Any, y: Any) -> None:
     """torch raises an error where it divides an integer by 0. A kernel gives 0, but of a number it is known here."""
     y = _known(y, x)
+    y = int(y) if type(y) is bool else y
     if is_int(y) and getattr(x, "_dtype", "") not in FLOATS and wrapped(name, y, x) == 0:
         raise ZeroDivisionError(f"kfusion.{name}: integer division by zero")
 
