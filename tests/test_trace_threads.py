@@ -190,5 +190,10 @@ def test_a_global_is_rebound_by_another_thread():
     end = time.monotonic() + 1
     with meanwhile(rebind):
         while time.monotonic() < end:
-            assert set(f(x).tolist()) < values
-            assert set(f(x, out=out).tolist()) < values
+            try:
+                assert set(f(x).tolist()) < values
+                assert set(f(x, out=out).tolist()) < values
+            except kf.TraceError as error:  # each trace met another value: as if f had set it
+                if "sets `w`" not in str(error):
+                    raise
+                f = kf.fuse(scope["f"])
