@@ -179,9 +179,10 @@ def _cpu(suite: str, options: Options) -> Iterator[Job]:
     total = options.nbytes or min(_CPU_BYTES // (16 if options.quick else 1), available // 8)
     sizes = [(total, ("cold",)), *((n, ("hot",)) for n in (() if options.quick else CPU_IN_CACHE.values()))]
     for nbytes, states in sizes:
-        others = () if options.quick or options.dtypes or states == ("hot",) else ("bfloat16", "float64")
-        for dtype in (*(options.dtypes or ("float32",)), *others):
-            maps, all_rows = _CPU_OTHERS[dtype] if dtype in others else (_CPU_MAPS, _CPU_ROWS)
+        cases = dict.fromkeys(options.dtypes or ("float32",), (_CPU_MAPS, _CPU_ROWS))
+        if states == ("cold",) and not (options.quick or options.dtypes):
+            cases |= _CPU_OTHERS
+        for dtype, (maps, all_rows) in cases.items():
             for function, arrays in maps[:: 3 if options.quick else 1]:
                 # Whole lines: torch.compile (2.13) writes beyond the end of 1365 floats.
                 elements = nbytes // ITEM_BYTES[dtype] // (arrays + 1) // 64 * 64
