@@ -1,6 +1,5 @@
 #include "cpu/codegen/kernel_text.hpp"
 
-#include <algorithm>
 #include <functional>
 #include <set>
 

@@ -1,6 +1,5 @@
 #include "cpu/codegen/chains/excerpt.hpp"
 
-#include <algorithm>
 #include <utility>
 
 #include "cpu/codegen/math/ops.hpp"

@@ -1,8 +1,5 @@
 #include "cpu/codegen/columns/column_search.hpp"
 
-#include <algorithm>
-#include <limits>
-
 #include "kfusion/ops/names.hpp"
 
 namespace kfusion::cpu::ir {

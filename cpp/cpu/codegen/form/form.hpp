@@ -2,7 +2,6 @@
 // Those are numbers of a call, and here is where each stands.
 #pragma once
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "cpu/machine_code/target.hpp"

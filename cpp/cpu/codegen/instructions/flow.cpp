@@ -1,6 +1,5 @@
 #include "cpu/codegen/instructions/flow.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace kfusion::cpu::ir {

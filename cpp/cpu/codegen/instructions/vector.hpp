@@ -1,7 +1,6 @@
 // Vec<T>: a value of compute type T (ops.def) of the kernel that is being written. Its operators append instructions,
 // so that codegen/math/*.hpp and ops.def, compiled with it, print what they compute.
 #pragma once
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>

@@ -1,7 +1,5 @@
 #include "cpu/codegen/rows/reductions.hpp"
 
-#include <stdexcept>
-
 #include "cpu/codegen/form/row_finds.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/ops/signature.hpp"

@@ -1,7 +1,6 @@
 // Reductions of a row: accumulators that a loop over its elements carries, and what becomes of them.
 #pragma once
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
