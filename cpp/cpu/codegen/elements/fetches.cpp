@@ -16,7 +16,7 @@ void Fetches::begin() {
     }
 }
 
-void Fetches::begin_row() {
+void Fetches::begin_within_row() {
   if (!form_.pages_in_turn) return;
   for (const Layout& p : form_.loads)
     if (p.reach == Reach::kDense && !p.copied && (p.by_rows || form_.row_axes == 0))

@@ -15,7 +15,7 @@ class Fetches {
   /// From now on take() fetches what lies at the same place of the next row, or of a later one where rows are short.
   void begin();
   /// From now on take() fetches what lies some pages ahead in the row, where pages are fetched in turn.
-  void begin_row();
+  void begin_within_row();
   /// `share`: which half of the next row, where two sweeps share it.
   void take(const Window& window, Fetch how, std::optional<int> share = std::nullopt) const;
 

@@ -24,7 +24,7 @@ class MapText {
   void write() {
     text().libm = at_.field(Field::kLibm).name;
     elements_.compute_constants();
-    fetches_.begin_row();
+    fetches_.begin_within_row();
     copies_.begin();
     if (form_.row_axes == 0) return row();
     at_.go_to(Number("%row"));

@@ -101,7 +101,7 @@ class PiecesText {
     at_.go_to(Number("%row"));
     at_.begin_row();
     elements_.compute_row(0);
-    sweeps_.fetches().begin_row();
+    sweeps_.fetches().begin_within_row();
     for (int j = 0; j < i; ++j) {
       for (int s = 0; s < std::ssize(form_.kernel.steps); ++s)
         if (form_.kernel.step(s).kind == StepKind::kReduce && ready(s) == j + 1) elements_.set_number(s, result(s));
