@@ -179,7 +179,7 @@ def _cpu(suite: str, options: Options) -> Iterator[Job]:
     total = options.nbytes or min(_CPU_BYTES // (16 if options.quick else 1), available // 8)
     sizes = [(total, ("cold",)), *((n, ("hot",)) for n in (() if options.quick else CPU_IN_CACHE.values()))]
     for nbytes, states in sizes:
-        cases = dict.fromkeys(options.dtypes or ("float32",), (_CPU_MAPS, _CPU_ROWS))
+        cases: dict[str, _CpuCases] = dict.fromkeys(options.dtypes or ("float32",), (_CPU_MAPS, _CPU_ROWS))
         if states == ("cold",) and not (options.quick or options.dtypes):
             cases |= _CPU_OTHERS
         for dtype, (maps, all_rows) in cases.items():
@@ -202,7 +202,8 @@ _SUM_ROWS = _Rows("sum over axis -1", f.sum_rows, passes=1)
 _SUM_COLUMNS = _Rows("sum over axis 0", f.sum_columns, passes=1)
 _CPU_ROWS = ((_SOFTMAX, 4096), (_LAYERNORM, 512), (_LAYERNORM, 1023), (_LAYERNORM, 4096), (_LAYERNORM, 16384),
              (_LAYERNORM, 262144), (_RELU_LAYERNORM, 4096), (_SUM_ROWS, 1024), (_SUM_COLUMNS, 4096))  # fmt: skip
-_CPU_OTHERS = {
+_CpuCases = tuple[tuple[tuple[Callable[..., Any], int], ...], tuple[tuple[_Rows, int], ...]]  # maps, and rows
+_CPU_OTHERS: dict[str, _CpuCases] = {
     "bfloat16": (((f.light, 2), (f.exp_chain, 2), (f.gelu_chain, 3)), ((_SOFTMAX, 4096), (_LAYERNORM, 4096))),
     "float64": (((f.sine, 1),), ()),
 }
