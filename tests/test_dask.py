@@ -221,12 +221,12 @@ def test_fused_functions_pickle_with_their_code():
 @pytest.mark.slow
 def test_an_array_larger_than_a_worker():
     cluster = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, memory_limit="300MB", dashboard_address=":0"
+        n_workers=2, threads_per_worker=1, processes=True, memory_limit="600MB", dashboard_address=":0"
     )
     with cluster, distributed.Client(cluster) as client:
-        rows = 150_000
-        x = da.arange(rows, chunks=5000, dtype="float32")[:, None] + da.zeros((1, 1000), dtype="float32")
-        assert x.nbytes == 600_000_000
+        rows = 300_000  # in blocks that are small beside what libraries take of a worker's memory
+        x = da.arange(rows, chunks=2500, dtype="float32")[:, None] + da.zeros((1, 1000), dtype="float32")
+        assert x.nbytes == 1_200_000_000
         chain = kf.fuse(lambda x: (kf.log1p(kf.relu(x - 1) * 2).max(0), x.var(axis=0), x.mean()))
         most, var, mean = client.gather(client.compute(list(chain(x))))
         np.testing.assert_allclose(most, np.full(1000, np.log1p(2.0 * (rows - 2))), rtol=1e-5)
