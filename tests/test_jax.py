@@ -122,8 +122,12 @@ def test_arguments_and_results():
     close(jax.jit(kf.fuse(lambda x, w: (x @ w).T))(x, w), (x @ w).T, rtol=1e-2, atol=1e-2)
     turned = lambda x: x.T[::-1, 1:].sum(0)  # noqa: E731
     same(lambda f: jax.vmap(jax.grad(squares(f)))(jnp.stack([X, X])), kf.fuse(turned), turned)
-    joined = lambda x: jnp.concatenate([x > 0, x < 1]).T  # noqa: E731
-    assert (jax.jit(kf.fuse(joined))(X) == joined(X)).all()
+    for viewed in (
+        lambda x: jnp.concatenate([x > 0, x < 1]).T,
+        lambda x: jnp.sin(jnp.concatenate([x, x])).T[1:],  # of maps of what is stored in an order of its own
+        lambda x: jnp.sin((x @ x.T).T).T,
+    ):
+        same(lambda f: (jax.jit(f)(X), jax.grad(squares(f))(X)), kf.fuse(viewed), viewed)
     close(jax.jit(kf.softmax)(X), jax.nn.softmax(X))
     close(jax.jit(lambda x, b: kf.where(x > b, x, 0.0))(X, B), jnp.where(X > B, X, 0.0))
     dropped = kf.fuse(lambda x: kf.dropout(x, 0.5, seed=3))

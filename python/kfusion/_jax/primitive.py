@@ -192,23 +192,18 @@ def _called(program: Program, options: str, place: str, arrays: Sequence[Any]) -
 
 def _lowered(context: Any, *operands: Any, program: Program, options: str, place: str) -> Any:
     """Custom calls, with XLA's own functions between them where a part has no kernel of ours."""
-    steps = splitting.steps(program.on(place), running.device(place).to_dict(), _options(options))
     cut = partitioned.applies(context, program)
-    if steps is None and not cut:
-        return jax.ffi.ffi_lowering(TARGET)(context, *operands, **_compiled(program, options, place))
 
-    def called(part: Program, arrays: Sequence[Any], chosen: str = "{}") -> list[Any]:
-        def make(p: Program, given: Sequence[Any]) -> list[Any]:
-            return _called(p, chosen, place, given)
-
+    def emitted(part: Program, arrays: Sequence[Any], chosen: str = "{}", cut: bool = cut) -> list[Any]:
+        steps = splitting.steps(part.on(place).in_c_order(), running.device(place).to_dict(), _options(chosen))
+        if steps is not None:  # a part's plan may be another one than it was in the whole
+            return splitting.run(steps, arrays, functools.partial(emitted, cut=cut))
         if cut and part.inputs and factors(part).free:
-            return partitioned.call(part, arrays, make, (chosen, place))
-        return make(part, arrays)
+            return partitioned.call(part, arrays, functools.partial(emitted, chosen=chosen, cut=False), (chosen, place))
+        return _called(part, chosen, place, arrays)
 
-    def emitted(*arrays: Any) -> list[Any]:
-        return called(program, arrays, options) if steps is None else splitting.run(steps, arrays, called)
-
-    return mlir.lower_fun(emitted, multiple_results=True)(context, *operands)
+    made = functools.partial(emitted, program, chosen=options)
+    return mlir.lower_fun(lambda *arrays: made(arrays), multiple_results=True)(context, *operands)
 
 
 def _lowered_linear(context: Any, *operands: Any, program: Program, wrt: tuple[int, ...]) -> Any:

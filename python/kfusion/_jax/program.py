@@ -16,9 +16,6 @@ from .nodes import Nodes, built, pruned
 # Gradients for which JAX has functions, by the kinds that graphs name: splitting.py calls them.
 _ADJOINTS = ("take", "take_along_axis", "conv2d")
 
-# What is stored in an order of its own, of which outputs may be views.
-_STORED_AS_THEY_ARE = ("matmul", "conv2d", "library_call", "library_result", "concatenate")
-
 
 class Adjoint(NamedTuple):
     """What a gradient calls beside kernels: `numbers` are an axis, or those of a convolution; `arguments` are those of
@@ -189,14 +186,11 @@ class Program:
         return Program(*closed, self.no_gradient, self.called)
 
     def in_c_order(self) -> Program:
-        """The program whose outputs are no views of products and joins, which are stored in their own order."""
+        """The program whose outputs are no views: products, joins and maps of them may lie in any order."""
         nodes = self.graph["nodes"]
 
         def is_view(number: int) -> bool:
-            if nodes[number]["op"] not in ("transpose", "reshape", "slice"):
-                return False
-            source = nodes[number]["arguments"][0]
-            return nodes[source]["op"] in _STORED_AS_THEY_ARE or is_view(source)
+            return nodes[number]["op"] in ("transpose", "reshape", "slice")
 
         if not any(map(is_view, self.output_nodes)):
             return self
