@@ -139,6 +139,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(selection.ByFile(config))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return selection.lacks_mark(collection_path, config.option.markexpr) or None
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return selection.header(config)
 

@@ -53,6 +53,23 @@ def test_the_same_cases_are_chosen_whatever_else_there_is():
     assert selection.number_of(1, "test_a") != selection.number_of(0, "test_a")
 
 
+@pytest.mark.parametrize(
+    ("markexpr", "text", "is_left_out"),
+    [
+        ("slow", "", True),
+        ("slow and not cuda", "@pytest.mark.cuda", True),
+        ("slow and not cuda", "@pytest.mark.slow", False),
+        ("not slow", "", False),
+        ("slow or native", "", False),
+        ("", "", False),
+    ],
+)
+def test_files_without_the_mark_that_is_asked_for_are_left_out(tmp_path, markexpr, text, is_left_out):
+    path = tmp_path / "test_it.py"
+    path.write_text(text)
+    assert selection.lacks_mark(path, markexpr) == is_left_out
+
+
 def test_every_failing_row_of_a_sweep_is_told():
     def check(k):
         assert k % 2, f"{k} is even"

@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from hypothesis.internal.conjecture import providers
@@ -67,6 +68,12 @@ def chosen(names: Iterable[str], seed: int, cases: int, one_in: int = 1) -> set[
         of_function[name.partition("[")[0]].append(name)
     kept = (some for function, some in of_function.items() if number_of(seed, function) % one_in == 0)
     return {name for some in kept for name in sorted(some, key=lambda n: number_of(seed, n))[: cases or None]}
+
+
+def lacks_mark(path: Path, markexpr: str) -> bool:
+    """Whether `-m` asks for tests of one mark that no test of this file has: it need not be imported then."""
+    mark = markexpr.partition(" and ")[0]
+    return mark.isidentifier() and path.name.startswith("test_") and f"mark.{mark}" not in path.read_text()
 
 
 class ByFile:
