@@ -287,7 +287,7 @@ kf.splade_head(A, A, A[0]) | splade_head: h must have shape
 kf.splade_head(A[..., None], A, A[0], A[0]) | splade_head: mask must have shape (5, 7), got (7,)
 kf.squeeze(A, 0) | squeeze: axis 0 must have extent 1
 kf.moveaxis(A, 0, (0, 1)) | moveaxis: destination must name 1 axes
-kf.expand_dims(A, (0, 0)) | expand_dims: axis must not name a place twice
+kf.expand_dims(A, (0, 0)) | expand_dims: axis must not name an axis twice
 kf.astype(A, "int8") | astype: dtype must be one of ; kf.iota(3, dtype="complex64") | iota: dtype must be
 """
 

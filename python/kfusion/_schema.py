@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Number = int | float
-Place = tuple[Any, Any]  # where a value stands: the outer place, and its name or index there
-Reader = Callable[[Any, Place], Any]
+Location = tuple[Any, Any]  # where a value stands: the outer location, and its name or index there
+Reader = Callable[[Any, Location], Any]
 
 _INT64 = 2**63
 _LARGEST = 1e300
@@ -79,12 +79,12 @@ def _hints(kind: Any) -> dict[str, Any]:
 def _reader(kind: Any) -> Reader:
     """The function that reads a value of this annotation."""
     if kind is Any:
-        return lambda value, place: value
+        return lambda value, location: value
     if typing.get_origin(kind) is types.UnionType and types.NoneType in typing.get_args(kind):
         (inner,) = (_reader(k) for k in typing.get_args(kind) if k is not types.NoneType)
-        return lambda value, place: None if value is None else inner(value, place)
+        return lambda value, location: None if value is None else inner(value, location)
     if kind == Number:
-        return lambda value, place: (_read_float if type(value) is float else _read_int)(value, place)
+        return lambda value, location: (_read_float if type(value) is float else _read_int)(value, location)
     if kind in _SCALARS:
         return _SCALARS[kind]
     if typing.get_origin(kind) is tuple:
@@ -92,7 +92,7 @@ def _reader(kind: Any) -> Reader:
     if typing.get_origin(kind) is dict:
         return _dict_reader(_reader(typing.get_args(kind)[1]))
     if hasattr(kind, "from_dict"):
-        return lambda value, place: kind.from_dict(_exactly(dict, value, place))
+        return lambda value, location: kind.from_dict(_exactly(dict, value, location))
     return _name_reader(kind) if issubclass(kind, enum.Enum) else _record_reader(kind)
 
 
@@ -101,74 +101,76 @@ def _record_reader(kind: Any) -> Reader:
     missing = dataclasses.MISSING
     needed = {f.name for f in dataclasses.fields(kind) if f.default is missing and f.default_factory is missing}
 
-    def read(value: Any, place: Place) -> Any:
-        if _exactly(dict, value, place).keys() != readers.keys():
+    def read(value: Any, location: Location) -> Any:
+        if _exactly(dict, value, location).keys() != readers.keys():
             for name in needed - value.keys():
-                raise ValueError(f"{_text(place)} must have the field {name!r}")
+                raise ValueError(f"{_text(location)} must have the field {name!r}")
             if unknown := list(value.keys() - readers.keys()):
-                raise ValueError(f"{_text(place)} must not have the fields {unknown}"[:300])
+                raise ValueError(f"{_text(location)} must not have the fields {unknown}"[:300])
         given = ((name, reader) for name, reader in readers.items() if name in value)
-        return kind(**{name: reader(value[name], (place, name)) for name, reader in given})
+        return kind(**{name: reader(value[name], (location, name)) for name, reader in given})
 
     return read
 
 
 def _tuple_reader(item: Reader) -> Reader:
-    return lambda value, place: tuple([item(v, (place, i)) for i, v in enumerate(_exactly(list, value, place))])
+    return lambda value, location: tuple(
+        [item(v, (location, i)) for i, v in enumerate(_exactly(list, value, location))]
+    )
 
 
 def _dict_reader(item: Reader) -> Reader:
-    return lambda value, place: {
-        _read_str(k, place): item(v, (place, k)) for k, v in _exactly(dict, value, place).items()
+    return lambda value, location: {
+        _read_str(k, location): item(v, (location, k)) for k, v in _exactly(dict, value, location).items()
     }
 
 
 def _name_reader(kind: type[enum.Enum]) -> Reader:
     names = {member.value: member for member in kind}
 
-    def read(value: Any, place: Place) -> enum.Enum:
-        if _read_str(value, place) not in names:
-            raise ValueError(f"{_text(place)} must be one of {', '.join(names)}, got {value[:40]!r}")
+    def read(value: Any, location: Location) -> enum.Enum:
+        if _read_str(value, location) not in names:
+            raise ValueError(f"{_text(location)} must be one of {', '.join(names)}, got {value[:40]!r}")
         return names[value]
 
     return read
 
 
-def _read_bool(value: Any, place: Place) -> bool:
-    return _exactly(bool, value, place)
+def _read_bool(value: Any, location: Location) -> bool:
+    return _exactly(bool, value, location)
 
 
-def _read_int(value: Any, place: Place) -> int:
-    if not -_INT64 <= _exactly(int, value, place) < _INT64:
-        raise ValueError(f"{_text(place)} must fit in 64 bits")
+def _read_int(value: Any, location: Location) -> int:
+    if not -_INT64 <= _exactly(int, value, location) < _INT64:
+        raise ValueError(f"{_text(location)} must fit in 64 bits")
     return int(value)
 
 
-def _read_float(value: Any, place: Place) -> float:
+def _read_float(value: Any, location: Location) -> float:
     if type(value) is int:
-        value = _read_int(value, place)
-    elif not -_LARGEST < _exactly(float, value, place) < _LARGEST:  # NaN is neither
-        raise ValueError(f"{_text(place)} must be a finite number")
+        value = _read_int(value, location)
+    elif not -_LARGEST < _exactly(float, value, location) < _LARGEST:  # NaN is neither
+        raise ValueError(f"{_text(location)} must be a finite number")
     return float(value)
 
 
-def _read_str(value: Any, place: Place) -> str:
-    _exactly(str, value, place).encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
+def _read_str(value: Any, location: Location) -> str:
+    _exactly(str, value, location).encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
     return str(value)
 
 
 _SCALARS: dict[Any, Reader] = {bool: _read_bool, int: _read_int, float: _read_float, str: _read_str}
 
 
-def _exactly(kind: type[T], value: Any, place: Place) -> T:
+def _exactly(kind: type[T], value: Any, location: Location) -> T:
     if type(value) is not kind:
-        raise TypeError(f"{_text(place)} must be of type {kind.__name__}, got {type(value).__name__}")
+        raise TypeError(f"{_text(location)} must be of type {kind.__name__}, got {type(value).__name__}")
     return value
 
 
-def _text(place: Place) -> str:
+def _text(location: Location) -> str:
     """ "kfusion.Plan.groups[3].kind"."""
-    outer, name = place
+    outer, name = location
     if outer is None:
         return str(name)
     return f"{_text(outer)}[{name}]" if isinstance(name, int) else f"{_text(outer)}.{str(name)[:60]}"

@@ -112,8 +112,8 @@ def _cells(d: Device) -> tuple[str, ...]:
 
 def find(name: str) -> Device | None:
     """The device of the table with this name, or None. No other is made: a first call waits for this."""
-    place = _places().get(key_of(name))
-    return None if place is None else _at(place)
+    row = _rows().get(key_of(name))
+    return None if row is None else _at(row)
 
 
 def links_of(device: Device) -> dict[str, tuple[float, str]]:
@@ -171,7 +171,7 @@ def _file() -> Any:
 @functools.cache
 def by_key() -> dict[str, Device]:
     """The devices by name and alias, as `key_of` writes them, in the order of the file."""
-    return {key: _at(place) for key, place in _places().items()}
+    return {key: _at(row) for key, row in _rows().items()}
 
 
 @functools.cache
@@ -184,15 +184,15 @@ def kinds() -> dict[str, list[str]]:
 
 
 @functools.cache
-def _places() -> dict[str, int]:
+def _rows() -> dict[str, int]:
     """Where the file has what `key_of` makes of a name or an alias."""
     devices = enumerate(_file()["devices"])
     return {key_of(name): i for i, entry in devices for name in (entry["name"], *entry.get("aliases", ()))}
 
 
 @functools.cache
-def _at(place: int) -> Device:
-    return _from_entry(_file()["devices"][place])
+def _at(row: int) -> Device:
+    return _from_entry(_file()["devices"][row])
 
 
 def _from_entry(entry: Mapping[str, Any]) -> Device:

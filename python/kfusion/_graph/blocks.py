@@ -218,29 +218,29 @@ class Cut:
         """What a part's function has to know."""
         nodes = self._of_part(part)
         kept = sorted({*nodes, *part.inputs})
-        place = {node: k for k, node in enumerate(kept)}
+        index = {node: k for k, node in enumerate(kept)}
         stages = sorted({self._nodes[i]["stage"] for i in nodes if self._nodes[i]["stage"] is not None})
         return {
             "graph": {
                 "kfusion_graph": 1,
-                "nodes": [self._moved(i, place, stages, is_input=i in part.inputs) for i in kept],
+                "nodes": [self._moved(i, index, stages, is_input=i in part.inputs) for i in kept],
                 "stages": [self.graph["stages"][s] for s in stages],
                 "outputs": [],
             },
-            "inputs": [place[i] for i in part.inputs],
-            "outputs": [place[i] for i in part.outputs],
-            "states": [[place[self.joins[s].argument], *self._state(s)] for s in part.states],
+            "inputs": [index[i] for i in part.inputs],
+            "outputs": [index[i] for i in part.outputs],
+            "states": [[index[self.joins[s].argument], *self._state(s)] for s in part.states],
             "labels": [[label if label in self.split else None for label in self.axes.labels[i]] for i in kept],
         }
 
-    def _moved(self, i: int, place: Mapping[int, int], stages: Sequence[int], *, is_input: bool) -> dict[str, Any]:
+    def _moved(self, i: int, index: Mapping[int, int], stages: Sequence[int], *, is_input: bool) -> dict[str, Any]:
         n = self._nodes[i]
         if is_input:
             made = {key: n[key] for key in ("dtype", "shape", "library", "device")}
             made |= {"op": "input", "arguments": [], "stage": None, "captured": False, "strides": []}
             return made | {"name": n.get("name", f"v{i}")}
         stage = None if n["stage"] is None else stages.index(n["stage"])
-        return {**n, "arguments": [place[a] for a in n["arguments"]], "stage": stage}
+        return {**n, "arguments": [index[a] for a in n["arguments"]], "stage": stage}
 
     def _state(self, node: int) -> tuple[str, list[int], bool]:
         join, n = self.joins[node], self._nodes[node]

@@ -40,7 +40,7 @@ class ByIndex(NamedTuple):
         if self.kind == "take":
             np.add.at(np.moveaxis(total, self.axis, 0), indices, _axes_first(np, g, self.axis, indices.ndim))
         else:
-            np.add.at(total, self._places(np, np.arange, indices), g)
+            np.add.at(total, self._positions(np, np.arange, indices), g)
         return total
 
     def _torch(self, torch: Any, total: Any, indices: Any, g: Any) -> Any:
@@ -51,7 +51,7 @@ class ByIndex(NamedTuple):
                 total.movedim(self.axis, 0).index_put_((indices,), first, accumulate=True)
                 return total
             arange = lambda n: torch.arange(n, device=total.device)  # noqa: E731
-            return total.index_put_(self._places(torch, arange, indices), g, accumulate=True)
+            return total.index_put_(self._positions(torch, arange, indices), g, accumulate=True)
         if self.kind == "take":
             first = _axes_first(torch, g, self.axis, indices.ndim)
             rows = first.reshape(indices.numel(), *first.shape[max(indices.ndim, 1) :])
@@ -64,11 +64,11 @@ class ByIndex(NamedTuple):
         total = cupy.zeros_like(zeros, dtype=g.dtype, order="C")
         if self.kind == "take":
             rows = _axes_first(cupy, g, self.axis, indices.ndim).reshape(indices.size, -1)
-            _sum_by_place(cupy, indices.ravel(), rows, out := cupy.moveaxis(total, self.axis, 0).copy())
+            _sum_by_position(cupy, indices.ravel(), rows, out := cupy.moveaxis(total, self.axis, 0).copy())
             return cupy.ascontiguousarray(cupy.moveaxis(out, 0, self.axis))
         arange = functools.partial(cupy.arange, dtype="int64")
-        places = cupy.ravel_multi_index(self._places(cupy, arange, indices), zeros.shape)
-        _sum_by_place(cupy, places.ravel(), cupy.ascontiguousarray(g).reshape(-1, 1), total)
+        positions = cupy.ravel_multi_index(self._positions(cupy, arange, indices), zeros.shape)
+        _sum_by_position(cupy, positions.ravel(), cupy.ascontiguousarray(g).reshape(-1, 1), total)
         return total
 
     def _jax(self, numpy: Any, zeros: Any, indices: Any, g: Any) -> Any:
@@ -76,15 +76,15 @@ class ByIndex(NamedTuple):
         if self.kind == "take":
             rows = _axes_first(numpy, g, self.axis, indices.ndim)
             return numpy.moveaxis(numpy.moveaxis(total, self.axis, 0).at[indices].add(rows), 0, self.axis)
-        return total.at[self._places(numpy, numpy.arange, indices)].add(g)
+        return total.at[self._positions(numpy, numpy.arange, indices)].add(g)
 
-    def _places(self, library: Any, arange: Callable[[int], Any], indices: Any) -> tuple[Any, ...]:
+    def _positions(self, library: Any, arange: Callable[[int], Any], indices: Any) -> tuple[Any, ...]:
         """For each axis the positions, `indices` along that of the gather."""
-        places = [
+        positions = [
             arange(n).reshape([-1 if i == d else 1 for i in range(indices.ndim)]) for d, n in enumerate(indices.shape)
         ]
-        places[self.axis] = indices
-        return tuple(library.broadcast_to(p, tuple(indices.shape)) for p in places)
+        positions[self.axis] = indices
+        return tuple(library.broadcast_to(p, tuple(indices.shape)) for p in positions)
 
 
 _SUM = """
@@ -96,16 +96,16 @@ _SUM = """
 """
 
 
-def _sum_by_place(cupy: Any, places: Any, rows: Any, out: Any) -> None:
-    """out[p] = sum of rows[k] for all k with places[k] = p, in the order of k. `out` and `rows` are in C order."""
+def _sum_by_position(cupy: Any, positions: Any, rows: Any, out: Any) -> None:
+    """out[p] = sum of rows[k] for all k with positions[k] = p, in the order of k. `out` and `rows` are in C order."""
     if out.size == 0:
         return
-    order = cupy.argsort(places, kind="stable") if places.size else places.astype("int64")
+    order = cupy.argsort(positions, kind="stable") if positions.size else positions.astype("int64")
     count = out.size // rows.shape[1] if rows.shape[1] else 0
-    start = cupy.searchsorted(places[order], cupy.arange(count + 1, dtype=places.dtype))
+    start = cupy.searchsorted(positions[order], cupy.arange(count + 1, dtype=positions.dtype))
     wide = "float64" if rows.dtype == "float64" else "float32"
     kernel = cupy.ElementwiseKernel(
-        "raw T rows, raw int64 order, raw int64 start, int64 width, A none", "T y", _SUM, "kfusion_sum_by_place"
+        "raw T rows, raw int64 order, raw int64 start, int64 width, A none", "T y", _SUM, "kfusion_sum_by_position"
     )
     args = rows, order.astype("int64"), start.astype("int64"), rows.shape[1], cupy.zeros((), wide)
     out[...] = kernel(*args, size=out.size).reshape(out.shape)

@@ -164,8 +164,8 @@ class RecordedGraph:
                 here, there = (function(*[value(o, call) for o in operands]) for call in range(2))
             except Exception:
                 raise self.failed() from None
-            places = tuple(Register(o._register) if is_size(o) else o for o in operands)
-            self._results[key] = self.add_value(function, places, here, there)
+            registers = tuple(Register(o._register) if is_size(o) else o for o in operands)
+            self._results[key] = self.add_value(function, registers, here, there)
         return self._results[key]
 
     def compute_of(self, function: Callable[[list[Shape]], Any], shapes: Sequence[Sequence[Any]]) -> Any:
@@ -287,7 +287,7 @@ def of_call(arguments: Any, call: int) -> Any:
 
 
 def template(arguments: Any) -> Any:
-    """Registers in the places of sizes within tuples and lists, for `filled`."""
+    """Registers in place of sizes within tuples and lists, for `filled`."""
     return _within(lambda leaf: Register(leaf._register) if is_size(leaf) else leaf, arguments)
 
 

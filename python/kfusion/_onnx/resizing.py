@@ -42,8 +42,8 @@ def function(node: Node, x: Any, roi: Any = None, scales: Any = None, sizes: Any
     steps = [(axis, *_weights(node, shape[axis], target, targets is scales)) for axis, target in changed]
 
     def run(x: Any, *more: Any) -> Any:
-        for axis, places, weights in steps:
-            x = _along(x, axis, places, weights)
+        for axis, positions, weights in steps:
+            x = _along(x, axis, positions, weights)
         return x
 
     return run
@@ -64,20 +64,20 @@ def _weights(node: Node, n: int, target: float, is_scale: bool) -> tuple[np.ndar
     most = int((matrix != 0).sum(1).max())
     if most > _MOST_TAPS:
         return None, matrix
-    places = np.argsort(matrix == 0, axis=1, kind="stable")[:, :most]
-    return places, np.take_along_axis(matrix, places, 1)
+    positions = np.argsort(matrix == 0, axis=1, kind="stable")[:, :most]
+    return positions, np.take_along_axis(matrix, positions, 1)
 
 
-def _along(x: Any, axis: int, places: np.ndarray | None, weights: np.ndarray) -> Any:
+def _along(x: Any, axis: int, positions: np.ndarray | None, weights: np.ndarray) -> Any:
     """x with an axis resized."""
     t = tensors.torch()
     of_device = t.from_numpy(weights).to(x.device, x.dtype)
-    if places is None:
+    if positions is None:
         return t.matmul(x.movedim(axis, -1), of_device.T).movedim(-1, axis)
     made = None
-    for tap in range(places.shape[1]):
-        part = x.index_select(axis, t.from_numpy(np.ascontiguousarray(places[:, tap])).to(x.device))
-        if places.shape[1] == 1 and (weights == 1).all():
+    for tap in range(positions.shape[1]):
+        part = x.index_select(axis, t.from_numpy(np.ascontiguousarray(positions[:, tap])).to(x.device))
+        if positions.shape[1] == 1 and (weights == 1).all():
             return part
         factor = of_device[:, tap].reshape(-1, *[1] * (x.ndim - axis - 1))
         part = part * factor if (weights[:, tap] != 0).all() else t.where(factor != 0, part * factor, 0.0)

@@ -91,15 +91,15 @@ class Windows:
             shape[2 + axis] = self.counts[axis]
             first = kf.iota(tuple(shape), 2 + axis) * step - self.pads[axis][0]
             axes.append([first + i * self.dilations[axis] for i in range(extent)])
-        return (list(place) for place in itertools.product(*axes))
+        return (list(position) for position in itertools.product(*axes))
 
     def taps(self, x: Any) -> Any:
         """For each element of a window, a slice of the padded x with that element of all windows."""
-        places: list[tuple[Any, ...]] = [(slice(None), slice(None))]
+        indices: list[tuple[Any, ...]] = [(slice(None), slice(None))]
         for extent, step, dilation, count in zip(self.extents, self.steps, self.dilations, self.counts, strict=True):
             ranges = [slice(i * dilation, i * dilation + (count - 1) * step + 1, step) for i in range(extent)]
-            places = [(*p, r) for p in places for r in ranges]
-        return [x[place] for place in places]
+            indices = [(*p, r) for p in indices for r in ranges]
+        return [x[index] for index in indices]
 
 
 @row("Conv")
@@ -144,10 +144,10 @@ def _max_pool(at: Any, node: Any, x: Any) -> Any:
 def _largest(taps: list[Any], positions: list[list[Any]], x: Any, by_columns: bool) -> list[Any]:
     """The largest of values and where in x it stands, the first of equal ones; what is beyond x is none."""
     best: Any = None
-    for value, place in zip(taps, positions, strict=True):
-        index = _index_in(x.shape, place, by_columns)
+    for value, position in zip(taps, positions, strict=True):
+        index = _index_in(x.shape, position, by_columns)
         inside = None
-        for at, n in zip(place, x.shape[2:], strict=True):
+        for at, n in zip(position, x.shape[2:], strict=True):
             is_in = kf.logical_and(kf.greater_equal(at, 0), kf.less(at, n))
             inside = is_in if inside is None else kf.logical_and(inside, is_in)
         if best is None:
@@ -160,12 +160,12 @@ def _largest(taps: list[Any], positions: list[list[Any]], x: Any, by_columns: bo
     return [best, kf.broadcast_to(found, best.shape)]
 
 
-def _index_in(shape: Any, place: list[Any], by_columns: bool) -> Any:
+def _index_in(shape: Any, position: list[Any], by_columns: bool) -> Any:
     """The number of an element of all of x, whose spatial axes may be counted in the other order."""
     spatial = math.prod(shape[2:])
     image = kf.iota((shape[0] * shape[1],), 0)
-    index = kf.reshape(image, (shape[0], shape[1], *[1] * len(place))) * spatial
-    pairs = list(zip(place, shape[2:], strict=True))
+    index = kf.reshape(image, (shape[0], shape[1], *[1] * len(position))) * spatial
+    pairs = list(zip(position, shape[2:], strict=True))
     step = 1
     for at, n in pairs if by_columns else reversed(pairs):
         index = index + at * step

@@ -256,7 +256,7 @@ def _wrapped(index: Any, extent: int) -> Any:
     return tensors.torch().where(index < 0, index + extent, index)
 
 
-def _places(index: Any) -> tuple[Any, ...]:
+def _indices(index: Any) -> tuple[Any, ...]:
     return tuple(index.long().unbind(-1))
 
 
@@ -264,7 +264,7 @@ def _places(index: Any) -> tuple[Any, ...]:
 def _gather_nd(node: Node, x: Any, index: Any) -> Function | None:
     if node.attr("batch_dims", 0) or not shape_of(index)[-1]:
         return None
-    return lambda x, index: x[_places(index)]
+    return lambda x, index: x[_indices(index)]
 
 
 @_rule("ScatterND")
@@ -273,7 +273,7 @@ def _scatter_nd(node: Node, x: Any, index: Any, updates: Any) -> Function | None
     adds = reduction == "add" and dtype_of(x).name != "bool"
     if not (adds or reduction == "none") or not shape_of(index)[-1]:
         return None
-    return lambda x, index, updates: x.clone().index_put_(_places(index), updates, accumulate=adds)
+    return lambda x, index, updates: x.clone().index_put_(_indices(index), updates, accumulate=adds)
 
 
 _SCATTERS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
@@ -286,10 +286,10 @@ def _scatter_elements(node: Node, x: Any, index: Any, updates: Any) -> Function 
         return None
 
     def run(x: Any, index: Any, updates: Any) -> Any:
-        places = _wrapped(index.long(), x.shape[axis])
+        positions = _wrapped(index.long(), x.shape[axis])
         if reduction == "none":
-            return x.scatter(axis, places, updates)
-        return x.scatter_reduce(axis, places, updates, _SCATTERS[reduction])
+            return x.scatter(axis, positions, updates)
+        return x.scatter_reduce(axis, positions, updates, _SCATTERS[reduction])
 
     return run
 

@@ -150,10 +150,10 @@ def repeat(x: Array, repeats: int, axis: int | None = None) -> Array:
     if times < 0:
         raise ValueError(f"kfusion.repeat: repeats must not be negative, got {times}")
     x = ravel(x) if axis is None else x
-    place = axis_of(x, 0 if axis is None else axis, "repeat")
+    along = axis_of(x, 0 if axis is None else axis, "repeat")
     shape = x.shape
-    many = broadcast_to(expand_dims(x, place + 1), (*shape[: place + 1], times, *shape[place + 1 :]))
-    return reshape(many, (*shape[:place], shape[place] * times, *shape[place + 1 :]))
+    many = broadcast_to(expand_dims(x, along + 1), (*shape[: along + 1], times, *shape[along + 1 :]))
+    return reshape(many, (*shape[:along], shape[along] * times, *shape[along + 1 :]))
 
 
 @operation

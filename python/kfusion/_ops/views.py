@@ -90,7 +90,7 @@ def swapaxes(x: Array, axis1: int, axis2: int) -> Array:
 
 @composite
 def moveaxis(x: Array, source: int | tuple[int, ...], destination: int | tuple[int, ...]) -> Array:
-    """Axes at other places, the rest in their order.
+    """Axes at other positions, the rest in their order.
 
     Args:
         x: array of any dtype.
@@ -156,15 +156,15 @@ def expand_dims(x: Array, axis: int | tuple[int, ...]) -> Array:
         Array of x's dtype: a view.
 
     Raises:
-        ValueError: no such place, or one twice.
+        ValueError: no such axis, or one twice.
     """
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     ndim = x.ndim + len(axes)
-    places = {_normal(a, ndim, "expand_dims") for a in axes}
-    if len(places) < len(axes):
-        raise ValueError("kfusion.expand_dims: axis must not name a place twice")
+    new = {_normal(a, ndim, "expand_dims") for a in axes}
+    if len(new) < len(axes):
+        raise ValueError("kfusion.expand_dims: axis must not name an axis twice")
     old = iter(x.shape)
-    return reshape(x, tuple(1 if i in places else next(old) for i in range(ndim)))
+    return reshape(x, tuple(1 if i in new else next(old) for i in range(ndim)))
 
 
 @composite
@@ -293,9 +293,9 @@ def iota(shape: int | tuple[int, ...], axis: int = -1, dtype: Any = "int64", *, 
 
 def positions(x: Array, axis: int, dtype: str = "int64") -> Array:
     """0, 1, 2, ... along an axis of x, with extent 1 along all others."""
-    place = axis_of(x, axis, "iota")
-    shape = [n if i == place else 1 for i, n in enumerate(x.shape)]
-    return x._tracer.add("iota", shape, place, dtype, x._library)
+    axis = axis_of(x, axis, "iota")
+    shape = [n if i == axis else 1 for i, n in enumerate(x.shape)]
+    return x._tracer.add("iota", shape, axis, dtype, x._library)
 
 
 def wide(x: Array) -> Array:

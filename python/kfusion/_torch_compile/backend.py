@@ -49,7 +49,7 @@ def backend(module: Any, inputs: Sequence[Any], *, mode: str | None = None, opti
         if replays is not None:  # a graph that is recorded reads its arguments where they lie
             donation.refuse()
             return replays.backward(Compiled(graph, name).boxed(), graph, arguments)
-        run = Compiled(graph, name, donated=donation.places())
+        run = Compiled(graph, name, donated=donation.indices())
         if not run.consumes:
             donation.refuse()
         return run.boxed()

@@ -31,7 +31,7 @@ class Channels:
     def __init__(self, module: Any, name: str) -> None:
         graph = module.graph
         found = [n for n in graph.nodes if _is_known(n)]
-        self.places: list[Any] = []  # the new arguments
+        self.arguments: list[Any] = []  # the new arguments
         self._read = list(dict.fromkeys(n for norm in found for n in norm.args[1:5] if n is not None))
         self._norms = [[n and self._read.index(n) for n in norm.args[1:5]] for norm in found]
         self._eps = [norm.args[6] for norm in found]
@@ -44,37 +44,37 @@ class Channels:
 
     def values(self, given: Mapping[Any, Any]) -> dict[Any, Any]:
         """The new arguments, if there are any, of the others."""
-        return dict(zip(self.places, self._function(*[given[n] for n in self._read]), strict=True))
+        return dict(zip(self.arguments, self._function(*[given[n] for n in self._read]), strict=True))
 
     def _replace(self, graph: Any, norm: Any, first: Any) -> None:
         x, like = norm.args[0], norm.args[4].meta["val"]
         aten = torch.ops.aten
         with graph.inserting_before(first):
-            places = [graph.placeholder(f"channels_{len(self.places) + i}") for i in range(2)]
+            pair = [graph.placeholder(f"channels_{len(self.arguments) + i}") for i in range(2)]
         shape = [-1, *[1] * (x.meta["val"].ndim - 2)]
         of_images = like.view(shape)
         for result in list(norm.users):
             value = result.meta["val"]
             with graph.inserting_before(result):
-                views = [graph.call_function(aten.view.default, (n, shape)) for n in places]
+                views = [graph.call_function(aten.view.default, (n, shape)) for n in pair]
                 scaled = graph.call_function(aten.mul.Tensor, (x, views[0]))
                 shifted = graph.call_function(aten.add.Tensor, (scaled, views[1]))
             for node, v in zip((*views, scaled, shifted), (of_images, of_images, value, value), strict=True):
                 node.meta["val"] = v
             result.replace_all_uses_with(shifted)
             graph.erase_node(result)
-        for node in places:
+        for node in pair:
             node.meta["val"] = like
         graph.erase_node(norm)
-        self.places += places
+        self.arguments += pair
 
     def _traced(self, name: str) -> Any:
         norms, each_eps = self._norms, self._eps
 
         def channels(*given: Any) -> Any:
             made: list[Any] = []
-            for places, eps in zip(norms, each_eps, strict=True):
-                weight, bias, mean, var = (_at(given, i) for i in places)
+            for indices, eps in zip(norms, each_eps, strict=True):
+                weight, bias, mean, var = (_at(given, i) for i in indices)
                 scale = p.rsqrt(var + eps)
                 scale = scale if weight is None else scale * weight
                 shift = -mean * scale if bias is None else bias - mean * scale
@@ -85,8 +85,8 @@ class Channels:
         return channels
 
 
-def _at(values: Any, place: int | None) -> Any:
-    return None if place is None else values[place]
+def _at(values: Any, index: int | None) -> Any:
+    return None if index is None else values[index]
 
 
 def _is_known(node: Any) -> bool:

@@ -30,7 +30,7 @@ class Compiled:
         module: a graph of torch's operators that write to nothing; `meta["val"]` of its nodes is known.
         name: what messages call it.
         infers: whether no backward pass follows: values in between may lie as suits the kernels.
-        donated: places of arguments whose memory kernels may use, where `donation.is_given` says so.
+        donated: indices of arguments whose memory kernels may use, where `donation.is_given` says so.
     """
 
     def __init__(self, module: Any, name: str, *, infers: bool = False, donated: Iterable[int] = ()) -> None:
@@ -56,13 +56,13 @@ class Compiled:
         """Whether calls may use memory of their arguments."""
         return self._consuming is not None
 
-    def _given_away(self, places: Iterable[int]) -> list[int]:
+    def _given_away(self, indices: Iterable[int]) -> list[int]:
         """The donated arguments that kernels may store into, and leave empty: nothing on the host reads them
         afterwards. A complex tensor is two values in kernels.
         """
         on_host = {argument for n in self._host for argument in n.all_input_nodes}
         arguments = self._arguments
-        read = [i for i in places if arguments[i] in self._read and arguments[i] not in on_host]
+        read = [i for i in indices if arguments[i] in self._read and arguments[i] not in on_host]
         return [i for i in read if not arguments[i].meta["val"].is_complex()]
 
     def _plan_host(self, nodes: Sequence[Any]) -> None:
@@ -104,8 +104,8 @@ class Compiled:
         tensors = [n for n in self._read if not _is_size(n)]
         found = fx_graphs.symbols(tensors)
         self._sizes = {n: found.get(fx_graphs.symbol(n.meta.get("val"))) for n in self._read if _is_size(n)}
-        self._given = [*tensors, *(n for n, place in self._sizes.items() if place is None)]
-        self._of_tensors = frozenset(n for n, place in self._sizes.items() if place is not None)
+        self._given = [*tensors, *(n for n, source in self._sizes.items() if source is None)]
+        self._of_tensors = frozenset(n for n, source in self._sizes.items() if source is not None)
 
     def _traced_function(self, name: str, donated: Iterable[int] = ()) -> Any:
         """The function that is traced. Kernels may use the memory of the `donated` arguments."""
@@ -117,9 +117,9 @@ class Compiled:
             values = dict(zip(given, arguments, strict=True))
             for node in consumed:
                 values[node]._tracer.donate(values[node])
-            for node, place in sizes.items():
-                if place is not None:
-                    values[node] = arguments[place[0]].shape[place[1]]
+            for node, source in sizes.items():
+                if source is not None:
+                    values[node] = arguments[source[0]].shape[source[1]]
             fx_graphs.run(inside, values, constants)
             return tuple(layouts.turned([values[n] for n in results]))
 
@@ -140,7 +140,7 @@ class Compiled:
         consumes = self._consuming is not None and donation.is_given(arguments, self._donated)
         given = dict(zip(self._arguments, arguments, strict=True))
         arguments.clear()
-        if self._channels.places:
+        if self._channels.arguments:
             with _plain_torch():
                 given |= self._channels.values(given)
         values: dict[Any, Any] = dict(given)

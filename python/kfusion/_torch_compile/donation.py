@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 
-def places() -> tuple[int, ...]:
+def indices() -> tuple[int, ...]:
     """While a backward pass is compiled: where among its arguments those are that it alone reads. AOTAutograd says so,
     and refuses a pass that keeps its graph (retain_graph=True) then.
     """
@@ -27,7 +27,7 @@ def refuse() -> None:
         metadata.bw_donated_idxs = []
 
 
-def is_given(arguments: Sequence[Any], places: Sequence[int]) -> bool:
+def is_given(arguments: Sequence[Any], indices: Sequence[int]) -> bool:
     """Whether nobody but the list of the arguments has those tensors or their memory. Nor the autograd graph: torch has
     let go of what it saved.
     """
@@ -38,7 +38,7 @@ def is_given(arguments: Sequence[Any], places: Sequence[int]) -> bool:
         _references(arguments, i) == _OF_LIST
         and arguments[i]._use_count() == 1
         and of_memory(arguments[i].untyped_storage()._cdata) == _OF_TENSOR
-        for i in places
+        for i in indices
     )
 
 

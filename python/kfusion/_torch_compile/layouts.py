@@ -46,7 +46,7 @@ class Turned:
         nodes = list(module.graph.nodes)
         end = _Images(nodes).best_end()
         graph = _Images(nodes, end)
-        self._places = graph.arguments
+        self._arguments = graph.arguments
         for node in graph.convolutions[end:]:
             if node.args[0] in graph.last:
                 with module.graph.inserting_before(node):
@@ -57,11 +57,11 @@ class Turned:
             module.recompile()
 
     def __bool__(self) -> bool:
-        return bool(self._places)
+        return bool(self._arguments)
 
     def of(self, nodes: Sequence[Any]) -> list[int]:
-        """Their places among the nodes that a function is given."""
-        return [nodes.index(n) for n in self._places if n in nodes]
+        """Their indices among the nodes that a function is given."""
+        return [nodes.index(n) for n in self._arguments if n in nodes]
 
 
 def in_c_order(x: Any) -> Any:
@@ -75,10 +75,10 @@ def _copied(x: Any) -> Any:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def turned(tensors: Sequence[Any], places: Iterable[int]) -> list[Any]:
-    """The tensors, those at the given places with their channels innermost."""
+def turned(tensors: Sequence[Any], indices: Iterable[int]) -> list[Any]:
+    """The tensors, those at the given indices with their channels innermost."""
     made = list(tensors)
-    for i in places:
+    for i in indices:
         made[i] = made[i].contiguous(memory_format=torch.channels_last)
     return made
 

@@ -124,7 +124,7 @@ def _fake(kernel: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _register_backward(kernel: Callable[..., Any], tensors: Sequence[str], results: int) -> None:
     """The operator of a kernel's gradients: of those of its results, and of its own arguments. Which are wanted it is
-    told, by place among its tensors.
+    told, by index among its tensors.
     """
     name = f"{_SPACE}::{kernel.__name__}{_BACKWARD}"
     gradients = ", ".join(f"Tensor gradient{i}" for i in range(results))
@@ -172,16 +172,16 @@ def _keep(
 def _backward(kernel: Callable[..., Any], tensors: Sequence[str], ctx: Any, *gradients: Any) -> Any:
     given = dict(zip(tensors, ctx.saved_tensors, strict=True)) | ctx.others
     parameters = _parameters(kernel)
-    places = [p.name for p in parameters if not _is_keyword(p)]
-    needed = dict(zip(places, ctx.needs_input_grad, strict=False))
+    names = [p.name for p in parameters if not _is_keyword(p)]
+    needed = dict(zip(names, ctx.needs_input_grad, strict=False))
     wanted = [bool(needed.get(n)) and given[n].is_floating_point() for n in tensors]
     x = given[tensors[0]]
     gradients = tuple(x.new_zeros(shape) if g is None else g for g, shape in zip(gradients, ctx.shapes, strict=True))
     op = getattr(getattr(torch.ops, _SPACE), f"{kernel.__name__}{_BACKWARD}")
     keywords = {p.name: given[p.name] for p in parameters if _is_keyword(p)}
-    made = iter(op(*gradients, *[given[n] for n in places], **keywords, wanted=wanted))
+    made = iter(op(*gradients, *[given[n] for n in names], **keywords, wanted=wanted))
     by_name = {n: next(made) for n, w in zip(tensors, wanted, strict=True) if w}
-    return tuple(by_name.get(n) for n in places)
+    return tuple(by_name.get(n) for n in names)
 
 
 def _traced(name: str) -> Callable[..., Any] | None:

@@ -26,13 +26,13 @@ def guarded(module: Any, inputs: Sequence[Any], run: Callable[..., Any]) -> Call
         inputs: examples of its arguments. Parameters and buffers stay as they are.
         run: what was made of it.
     """
-    places = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and not _is_static(x)]
-    if len(places) < 2 or not any(map(_writes, module.graph.nodes)):
+    indices = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor) and not _is_static(x)]
+    if len(indices) < 2 or not any(map(_writes, module.graph.nodes)):
         return run
     known: list[Any] = []
 
     def call(*arguments: Any) -> Any:
-        found = _shared([arguments[i] for i in places])
+        found = _shared([arguments[i] for i in indices])
         if not known:
             known.append(found)
         if found == known[0]:

@@ -17,15 +17,15 @@ class Layouts:
 
     Args:
         results: nodes of the graph.
-        places: its placeholders, whose extents symbolic strides are made of.
+        placeholders: its placeholders, whose extents symbolic strides are made of.
     """
 
-    def __init__(self, results: Sequence[Any], places: Sequence[Any]) -> None:
+    def __init__(self, results: Sequence[Any], placeholders: Sequence[Any]) -> None:
         values = [n.meta.get("val") for n in results]
         self._orders = [_order(v) for v in values]
         self._strides = [v.stride() if fx_graphs.is_tensor(v) else None for v in values]
         symbolic = [s for strides in self._strides for s in strides or () if type(s) is not int]
-        self._sizes = _Sizes(symbolic, places) if symbolic else None
+        self._sizes = _Sizes(symbolic, placeholders) if symbolic else None
 
     def turned(self, values: Sequence[Any]) -> list[Any]:
         """Traced results with their axes in the order of memory: kernels then store them as they are to lie."""
@@ -70,10 +70,10 @@ def _back(order: tuple[int, ...]) -> tuple[int, ...]:
 class _Sizes:
     """The values of expressions of sizes, from the extents of arguments."""
 
-    def __init__(self, sizes: Sequence[Any], places: Sequence[Any]) -> None:
+    def __init__(self, sizes: Sequence[Any], placeholders: Sequence[Any]) -> None:
         self._expressions = {s.node.expr for s in sizes}
         named: dict[str, tuple[Any, int | None]] = {}
-        for node in places:
+        for node in placeholders:
             value = node.meta.get("val")
             if fx_graphs.is_tensor(value):
                 named |= {s: (node, a) for a, n in enumerate(value.shape) if (s := fx_graphs.symbol(n)) is not None}

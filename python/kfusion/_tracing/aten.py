@@ -232,13 +232,13 @@ def _arguments(op: Any, name: str, args: Any, kwargs: Any) -> tuple[tuple[Any, .
     names = _names(op, function)
     if names is None:
         return None
-    places = [names[a.name] for a in op._schema.arguments if not a.kwarg_only]
-    given = dict(zip(places, args, strict=False)) | {names.get(k, k): v for k, v in kwargs.items()}
+    positional_names = [names[a.name] for a in op._schema.arguments if not a.kwarg_only]
+    given = dict(zip(positional_names, args, strict=False)) | {names.get(k, k): v for k, v in kwargs.items()}
     given = {k: v for k, v in given.items() if v is not None or k not in _SAID}
     taken = _parameters(function)
     if any(k not in taken and k not in _SAID and v is not None for k, v in given.items()):
         return None
-    ordered = [k for kind in ("positional", "several") for k in places if taken.get(k) == kind and k in given]
+    ordered = [k for kind in ("positional", "several") for k in positional_names if taken.get(k) == kind and k in given]
     positional = [given.pop(k) for k in ordered]
     return tuple(positional), {k: v for k, v in given.items() if k in taken or v is not None}
 
@@ -249,8 +249,8 @@ _SAID = ("memory_format", "layout", "pin_memory", "device", "non_blocking", "imp
 
 @functools.cache
 def _names(op: Any, function: Callable[..., Any]) -> dict[str, str] | None:
-    """By the name of an operator's argument, torch's function's name for it. What has another name at the same place is
-    the same. None where an argument has another place there.
+    """By the name of an operator's argument, torch's function's name for it. What has another name at its position is
+    the same. None where an argument has another position there.
     """
     taken = list(_parameters(function))
     arguments = op._schema.arguments

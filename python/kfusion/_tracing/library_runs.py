@@ -48,7 +48,7 @@ class Run:
         self._views = [(i, name_of_dtype(g)) for i, (v, g) in given if v is not g]
         self._args, self._kwargs = call.structure
         # Most arguments need no search for slots at each call, and what calls cost beside the functions counts.
-        self._places = [(i, v.index) for i, v in enumerate(self._args) if isinstance(v, Slot)]
+        self._slots = [(i, v.index) for i, v in enumerate(self._args) if isinstance(v, Slot)]
         self._names = [(k, v.index) for k, v in self._kwargs.items() if isinstance(v, Slot)]
         self._parts = [(i, v) for i, v in enumerate(self._args) if not _is_whole_or_fixed(v)]
         self._named_parts = [(k, v) for k, v in self._kwargs.items() if not _is_whole_or_fixed(v)]
@@ -82,10 +82,10 @@ class Run:
     def filled(self, arrays: Sequence[Any]) -> Any:
         """(args, kwargs) of the function, with these arrays."""
         args = list(self._args)
-        for place, i in self._places:
-            args[place] = arrays[i]
-        for place, part in self._parts:
-            args[place] = fill(part, list(arrays))
+        for index, i in self._slots:
+            args[index] = arrays[i]
+        for index, part in self._parts:
+            args[index] = fill(part, list(arrays))
         if not (self._names or self._named_parts):
             return args, self._kwargs
         kwargs = self._kwargs | {k: arrays[i] for k, i in self._names}
