@@ -211,6 +211,7 @@ WIDE = {
 
 WHOLE = """
 x + s ; s - x ; x * s ; x / s ; x // s ; x < s ; s == x ; torch.fmod(x, s) ; torch.div(x, s, rounding_mode="trunc")
+x.masked_fill(x > 0, s) ; torch.where(x > 0, x, s) ; x.clamp(max=s) ; x.clone().fill_(s) ; s ** x ; torch.xlogy(x, s)
 """
 REFUSED = {
     "a number beyond float32": lambda x: stored(x, 1e39), "alpha": lambda x: torch.add(x, x, alpha=True),
@@ -262,8 +263,14 @@ def test_numbers_beyond_a_dtype():
 
     def whole(text, dtype):
         f, x = eval(f"lambda x, s: {text}"), torch.tensor([1, -7, 0], dtype=dtype)
-        for s, call in _calls(f, x, (3 * 10**9, 2**63 + 7, 9**20), is_argument=dtype == torch.int64):
-            torch.testing.assert_close(call(), f(x, s))
+        for s, call in _calls(f, x, (3 * 10**9, 2**63 + 7, 9**20, 2**64, -(2**65)), is_argument=dtype == torch.int64):
+            try:
+                wanted = f(x, s)
+            except (RuntimeError, OverflowError) as error:
+                with pytest.raises(type(error)):
+                    call()
+            else:
+                torch.testing.assert_close(call(), wanted, equal_nan=True)
 
     def refused(_, f):
         for of in (f, kf.fuse(f)):
@@ -282,6 +289,8 @@ def test_numbers_beyond_a_dtype():
     sweep(whole, itertools.product(texts(WHOLE), (torch.int32, torch.int64, torch.float32)))
     sweep(refused, REFUSED.items())
     sweep(wide, [*WIDE.items(), ("stored numbers become infinite", stored)])
+    for f in (lambda x: np.where(x > 0, x, 2**63), lambda x: np.clip(x, 0, 10**30)):
+        np.testing.assert_array_equal(kf.fuse(f)(x.numpy()), f(x.numpy()))
     for f in (lambda x, s: x.masked_fill(x > 0, s), lambda x, s: x.clamp(max=s)):  # infinities have a place in floats
         assert torch.equal(kf.fuse(f)(x, float("inf")), f(x, float("inf")))
     fused = kf.fuse(lambda x, s: torch.where(x > 0, s, 0.5))  # conditions alone give float32

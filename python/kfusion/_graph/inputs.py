@@ -215,6 +215,8 @@ class Inputs(Nodes):
             return self._strong(self.lift(value.item(), library, what), value, library)
         for number in (bool, int, float):
             if isinstance(value, number):
+                if number is int and not -(2**63) <= value < 2**63:
+                    raise not_traced(f"{what} is an integer beyond 64 bits", "write it as a float")
                 return self.value(self._call("scalar", number(value)))
         if hasattr(type(value), "__kfusion_complex__") or (library == "torch" and type(value) is complex):
             raise not_traced(f"{what} is of complex numbers", "write torch's function of them")

@@ -189,5 +189,6 @@ def _refusal(function: Any, args: Any, kwargs: Any) -> Exception | None:
             stand_ins = StandIns((args, kwargs), lambda value: small(value, getattr(torch, value._dtype)), other)
             function(*stand_ins.args, **stand_ins.kwargs)
         except Exception as error:
-            return error if any(text in str(error) for text in _REFUSED) else None
+            is_refused = isinstance(error, OverflowError) or any(text in str(error) for text in _REFUSED)
+            return error if is_refused else None
     return None

@@ -24,8 +24,8 @@ from .dtype_names import dtype_of, is_complex
 # Functions of NumPy's whose results' shapes and dtypes do not depend on the elements of arrays.
 _NUMPY_NAMES = """
     all amax amin angle any append apply_along_axis apply_over_axes argmax argmin argpartition argsort array_split
-    average block choose count_nonzero geomspace histogram histogram2d histogram_bin_edges isin linspace logspace max
-    lib.stride_tricks.sliding_window_view
+    average block choose clip count_nonzero geomspace histogram histogram2d histogram_bin_edges isin linspace logspace
+    max lib.stride_tricks.sliding_window_view
     mean min piecewise prod std sum take var zeros_like ones_like full_like
     column_stack concat concatenate convolve corrcoef correlate cov cross cumprod cumsum cumulative_prod cumulative_sum
     delete diag diagflat diagonal diff digitize dot dsplit dstack ediff1d einsum fft.fft fft.fft2 fft.fftn fft.ifft
@@ -38,7 +38,7 @@ _NUMPY_NAMES = """
     nanmedian nanmin nanpercentile nanprod nanquantile nanstd nansum nanvar outer pad partition percentile permute_dims
     poly polyval ptp quantile ravel_multi_index repeat resize roll rollaxis rot90 row_stack searchsorted
     select sinc sort split stack tensordot tile trace trapezoid tril triu unravel_index unstack unwrap
-    vander vdot vecdot vecmat vsplit vstack i0 isclose allclose round fix real_if_close nextafter
+    vander vdot vecdot vecmat vsplit vstack where i0 isclose allclose round fix real_if_close nextafter
 """
 NAMES = frozenset(_NUMPY_NAMES.split())
 

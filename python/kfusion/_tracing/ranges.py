@@ -28,6 +28,8 @@ def fits(value: Any, dtype: str) -> bool:
 
 def _fits(dtype: str, value: Any) -> bool:
     largest = _LARGEST.get(dtype)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:  # for which torch has no number
+        return False
     if largest is None or (dtype in FLOATS and not math.isfinite(value)):
         return True
     return bool(-largest - (dtype not in FLOATS) <= value <= largest)

@@ -99,7 +99,7 @@ def _made(name: str, args: tuple[Any, ...], kwargs: dict[str, Any], function: Ca
             raise
     except TraceError:
         raise
-    except (ValueError, IndexError, TypeError) as error:
+    except (ValueError, IndexError, TypeError, OverflowError) as error:
         return _unless_torch_refuses(error, function, f"torch.{short}", args, kwargs)
     return library_calls.torch_call(function, f"torch.{short}", args, kwargs)
 
@@ -134,7 +134,8 @@ def _in_place(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], functio
     if (name in FUNCTIONS or f"Tensor.{name}" in FUNCTIONS) and args and isinstance(args[0], Traced):
         if name == "float_power" and args[0]._dtype != "float64":
             raise TypeError(f"kfusion.float_power_: torch wants float64, which it gives, got {args[0]._dtype}")
-        return args[0]._write(short, torch_function(f"Tensor.{name}", args, kwargs))  # type: ignore[attr-defined]
+        with contextlib.suppress(NotTraced, OverflowError):
+            return args[0]._write(short, torch_function(f"Tensor.{name}", args, kwargs))  # type: ignore[attr-defined]
     function = function or getattr(sys.modules["torch"].Tensor, short)
     return library_calls.torch_call(function, f"torch.{short}", args, kwargs)
 

@@ -109,7 +109,7 @@ class TorchValue(Dispatched, library="torch"):
         require_fitting(function, f"torch.{name}", operands, {})
         try:
             return FUNCTIONS[name](*autocast.cast(op, dict(enumerate(operands))).values())
-        except NotTraced:
+        except (NotTraced, OverflowError):
             return library_calls.torch_call(function, f"torch.{name}", operands, {})
 
     def __float__(self) -> float:
