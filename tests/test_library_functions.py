@@ -249,6 +249,8 @@ np.add(x,1,dtype=np.float64) ; np.multiply(x,x,dtype='float32') ; np.sqrt(x,dtyp
 np.add(x,1.5,dtype=np.int64) ; np.less(x,1,dtype=bool) ; np.true_divide(x,2,dtype='f4') ; np.add.reduce(x)
 np.maximum.reduce(x,axis=0,keepdims=True) ; np.multiply.reduce(x[:5]) ; np.logical_or.reduce(x) ; np.round(x,2)
 np.round(x,-1) ; x.round(1) ; np.exp(x+0.0,out=x*1.0) ; np.add(x,x,out=x*1) ; np.add(x,0.5,out=x*1)
+x+np.int8(3) ; np.uint16(3)*x ; np.maximum(x,np.uint64(2)) ; x<np.int16(1) ; np.uint8(7)//x ; x**np.uint8(2)
+np.nanmean(x+np.int64(2**62)) ; np.nanvar(x+np.int64(2**62))
 """
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._spec import FLOATS, ITEM_BYTES, Spec, described, is_array, spec_of
+from .._spec import DTYPES, FLOATS, ITEM_BYTES, Spec, described, is_array, spec_of
 from . import memory
 from .nodes import Nodes
 from .number import Number, Program, is_integer, is_number, parameter_of, read
@@ -212,6 +212,8 @@ class Inputs(Nodes):
             return self._parameter(value, library, what)
         if isinstance(value, np.generic):
             self.meets_scalars = True
+            if library == "numpy" and value.dtype.name not in DTYPES:
+                raise not_traced(f"{what} is of {value.dtype}, which graphs have no dtype for", "write int() of it")
             return self._strong(self.lift(value.item(), library, what), value, library)
         for number in (bool, int, float):
             if isinstance(value, number):

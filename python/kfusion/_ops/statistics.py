@@ -22,9 +22,8 @@ def without_nan(x: Any, value: float) -> Any:
 
 
 def _count(x: Any, axis: Axes, keepdims: bool) -> Any:
-    """How many elements are no NaN, in a float that divides x."""
-    dtype = x._dtype if x._dtype in FLOATS else "float64"
-    return p.sum(views.astype(p.logical_not(p.isnan(x)), dtype), axis, keepdims)
+    """How many elements of floats are no NaN, in their dtype."""
+    return p.sum(views.astype(p.logical_not(p.isnan(x)), x._dtype), axis, keepdims)
 
 
 def nansum(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
@@ -39,12 +38,16 @@ def nanprod(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
 
 def nanmean(x: Any, axis: Axes = None, keepdims: bool = False) -> Any:
     """Mean of what is no NaN; NaN where nothing is left."""
+    if x._dtype not in FLOATS:  # sums of integers would wrap
+        return p.mean(x, axis, keepdims)
     w = views.wide(x)
     return views.narrow(nansum(w, axis, keepdims) / _count(w, axis, keepdims), x._dtype)
 
 
 def nanvar(x: Any, axis: Axes = None, correction: float = 0, keepdims: bool = False) -> Any:
     """Variance of what is no NaN; NaN where no more than `correction` elements are left."""
+    if x._dtype not in FLOATS:
+        return norms.var(x, axis, correction=correction, keepdims=keepdims)
     w = views.wide(x)
     mean = nansum(w, axis, True) / _count(w, axis, True)
     squares = p.sum(p.where(p.isnan(x), 0.0, p.square(w - mean)), axis, keepdims)
