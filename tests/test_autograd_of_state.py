@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -169,3 +170,73 @@ def test_gradients_are_of_the_state_that_the_forward_pass_has_read() -> None:
         torch.testing.assert_close(*found)
 
     sweep(check, [(body,) for body in PULLED])
+
+
+WHERE = {  # where a number is: what makes it, how it is read, and the function's first argument
+    "attribute": ("c = Held()\nc.n = 0", "c.n", "c"),
+    "class": ("Held.n = 0\nc = Held()", "c.n", "c"),
+    "beside a tensor": ("c = Held()\nc.n, c.w = 0, torch.ones(4).requires_grad_()", "c.n", "c"),
+    "nested": ("c = Held()\nc.d = {'l': [0]}", "c.d['l'][0]", "c"),
+    "in a tuple": ("a = Held()\na.n = 0\nc = (a, 1)", "c[0].n", "c"),
+    "entry": ("c = {'n': 0}", "c['n']", "c"),
+    "item": ("c = [0]", "c[0]", "c"),
+    "named attribute": ("c = Held()\nc.n = 0", "c.n", ""),
+    "named item": ("c = [0]", "c[0]", ""),
+    "module": ("c = torch.nn.Identity()\nc.n = 0", "c.n", ""),
+    "global": ("n = 0", "n", ""),
+    "closure": ("", "n", ""),
+}
+USES = [
+    "(x * x)[{n} % 3 :]",
+    "(x * x).sum({n} % 2)",
+    "x * x * ({n} + 1)",
+    "torch.where(torch.arange(4) < {n} % 4, x * x, x)",
+    "(x * x)[{n} % 3]",
+    "repeated(x, {n} % 4)",
+    "(x * x).transpose(0, {n} % 2) * x",
+]
+WHEN = ["{n} += 1; y = {use}; return y", "y = {use}; {n} += 1; return y", "y = {use}; return y"]
+
+
+def repeated(x: Any, count: int) -> Any:
+    for _ in range(count):
+        x = x.sin() * x
+    return x
+
+
+def counting(where: str, use: str, when: str) -> tuple[Any, Any, list[Any]]:
+    """Such a function, what else changes the number between its calls, and the first argument, if there is one."""
+    setup, n, argument = WHERE[where]
+    kind = {"global": "global n; ", "closure": "nonlocal n; "}.get(where, "")
+    body = when.format(n=n, use=("c.w * " * ("c.w" in setup) + use).format(n=n))
+    functions = f"def f({'c, ' if argument else ''}x): {kind}{body}\ndef count(): {kind}{n} += 1"
+    if where == "closure":
+        functions = (
+            "\n ".join(["def made():", "n = 0", *functions.split("\n"), "return f, count"]) + "\nf, count = made()"
+        )
+    scope: dict[str, Any] = {"torch": torch, "Held": type("Held", (), {}), "repeated": repeated, "c": None}
+    exec(f"{setup}\n{functions}", scope)
+    return scope["f"], scope["count"] if when == WHEN[-1] else lambda: None, [scope["c"]] * bool(argument)
+
+
+def test_backward_passes_read_what_their_calls_have_read() -> None:
+    def gradients(kind: str, where: str, use: str, when: str) -> list[Any]:
+        f, count, first = counting(where, use, when)
+        f = kf.fuse(f) if kind == "fused" else f
+        calls: list[Any] = []
+        for n in range(3):
+            x = torch.rand(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+            if kind == "pulled":
+                calls.append(kf.vjp(lambda x: f(*first, x), x))
+            else:
+                y = f(*first, x.requires_grad_())
+                calls.append((y.detach(), partial(torch.autograd.grad, y, x, retain_graph=True)))
+            count()
+        return [v for y, pull in (*calls, *calls[::-1]) for v in (y.detach(), *pull(torch.cos(y.detach())))]
+
+    def check(kind: str, *program: str) -> None:
+        torch.testing.assert_close(gradients(kind, *program), gradients("eager", *program))
+
+    programs = [(where, when) for where in WHERE for when in WHEN]
+    rows = ((where, USES[i % len(USES)], when) for i, (where, when) in enumerate(programs))
+    sweep(check, ((("fused", "pulled")[kind], *row) for row in rows for kind in range(2)))

@@ -10,17 +10,16 @@ import contextlib
 import functools
 import sys
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import _backward_threads as backward_threads
 from . import _donation as donation
-from ._environment import modules
-from ._gradient_passes import BackwardPass, ForwardPass, ResultObject, enters
+from ._environment.frozen import Frozen
+from ._gradient_passes import BackwardPass, ForwardPass, ResultObject
 from ._graph.seeds import Seeds
 from ._graph.source import transformed
-from ._graph.structure import ATOMS, Slot, mapped, may_hold_results
+from ._graph.structure import ATOMS, Slot, holds_arrays, mapped, may_hold_results
 
 
 class Differentiable:
@@ -46,7 +45,7 @@ class Differentiable:
         if out is not None:
             raise RuntimeError(f"{who}: out= holds no gradients: leave it out, or call under torch.no_grad()")
         tensors: list[Any] = []
-        arguments = mapped((args, kwargs), lambda leaf: _slot(torch, tensors, leaf), enters, _leaf_types(torch))
+        arguments = mapped((args, kwargs), lambda leaf: _slot(torch, tensors, leaf), holds_arrays, _leaf_types(torch))
         if any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors)):
             raise transformed(who)
         if any(t.is_complex() for t in tensors):
@@ -56,8 +55,8 @@ class Differentiable:
         with torch.no_grad():
             known = tuple(id(t) for t in self._forward.captured())
             answer = self.forward((args, kwargs), known, wanted, **({} if stream is None else {"stream": stream}))
-        state = self.seeds.taken(), self._forward.modes()
-        result, passing, reached, computed, kept, turned, read, named = answer
+        drawn = self.seeds.taken()
+        result, passing, reached, computed, kept, turned, read, named, frozen = answer
         captured = self._forward.captured()
         made: list[Any] = []
         structure = mapped(result, lambda leaf: _slot(torch, made, leaf), may_hold_results, _leaf_types(torch))
@@ -66,9 +65,11 @@ class Differentiable:
         kept = {number: made[value] if isinstance(value, int) else _alone(value) for number, value in kept.items()}
         donation.usual_holders()  # before there is a backward pass
         surroundings = _Surroundings(torch, tensors + captured)
-        constants = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
-        saved = _Saved(made, passing, kept, turned, computed, named, [(weakref.ref(t), t._version) for t in constants])
-        node = _Node(self, arguments, wanted, [id(t) for t in captured], saved, state, surroundings)
+        read = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
+        constants = [t for t in self._forward.known(named) if not t.requires_grad]
+        versions = [(t, t._version) for t in read]
+        saved = _Saved(made, passing, kept, turned, computed, named, frozen, versions, constants)
+        node = _Node(self, arguments, wanted, [id(t) for t in captured], saved, drawn, surroundings)
         outs = dict(enumerate(made))
         if passing:
             linked = _linked(tensors, captured, *reached)
@@ -107,7 +108,9 @@ class _Saved(NamedTuple):
     turned: dict[int, tuple[int, ...]]  # likewise
     computed: str  # likewise
     named: tuple[int, ...]  # the ids of tensors that the function names and computes with
-    versions: list[tuple[weakref.ref[Any], int]]  # of tensors that the function names and backward reads
+    frozen: Frozen  # what the function depends on beside its arguments
+    versions: list[tuple[Any, int]]  # of tensors that the function names and backward reads
+    constants: list[Any]  # tensors that the function names: it is to find them when it is traced again
 
 
 class _Node:
@@ -120,7 +123,7 @@ class _Node:
         wanted: Sequence[bool],
         captured: list[int],
         saved: _Saved,
-        state: tuple[dict[int, Any], list[tuple[Any, bool]]],
+        drawn: dict[int, Any],
         surroundings: _Surroundings,
     ) -> None:
         self.passes = passes
@@ -136,8 +139,9 @@ class _Node:
         self.turned = saved.turned
         self.computed = saved.computed
         self.named = saved.named
-        self.versions = saved.versions
-        self.drawn, self.modes = state
+        self.versions, self.constants = saved.versions, saved.constants
+        self.frozen = saved.frozen
+        self.drawn = drawn
         self.surroundings = surroundings
 
     @property
@@ -148,24 +152,32 @@ class _Node:
     def gradients(self, tensors: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         """The gradients by tensors, captured ones behind the arguments: None where none is wanted or there is none."""
         donated = self._donated(tensors)
-        for known, version in self.versions:
-            if (t := known()) is not None and t._version != version:
+        for t, version in self.versions:
+            if t._version != version:
                 what = f"a tensor of shape {tuple(t.shape)} that it names, and its gradients need, was changed in place"
                 raise RuntimeError(f"kfusion.{self.passes.name}: {what} after the forward pass")
         call = mapped(
             self.arguments,
             lambda leaf: tensors[leaf.index].detach() if isinstance(leaf, Slot) else leaf,
-            enters,
+            holds_arrays,
             _leaf_types(sys.modules["torch"]),
         )
         kept = dict(zip(self.kept, tensors[self.count :], strict=True))
         captured = tuple(self.captured)
-        modes = modules.in_modes(self.modes) if self.modes else _NOTHING
         passing = dict(zip(self.passing, gradients, strict=True))
         cotangents = [passing.get(n) for n in range(self.results)]
-        with self.surroundings.again(), modes, self.passes.seeds.again(self.drawn):
+        with self.surroundings.again(), self.passes.seeds.again(self.drawn):
             made = self.passes.backward(
-                call, cotangents, self.wanted, captured, self.computed, kept, self.turned, self.named, donated
+                call,
+                cotangents,
+                self.wanted,
+                captured,
+                self.computed,
+                kept,
+                self.turned,
+                self.named,
+                self.frozen,
+                donated,
             )
         own, named, reached = made
         if not reached:

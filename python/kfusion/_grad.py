@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ._arrays import dtype_name
-from ._environment import guards, modules
+from ._environment import guards
 from ._environment.state import Snapshot
 from ._fuse import FusedFunction, fuse
 from ._graph.seeds import Seeds
@@ -106,11 +106,9 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         pullback = fuse(_Pullback(function, has_aux, seeds))
         results, *aux = made if has_aux else (made,)
         drawn = seeds.taken()
-        owners = (guard.owner for guard in guards.guards(function))
-        modes = modules.modes(owner for owner in owners if modules.is_module(owner))
 
         def pull_arrays(cotangents: Any) -> Any:
-            with Snapshot(roots, always=True), modules.in_modes(modes), seeds.again(drawn):
+            with Snapshot(roots, always=True), seeds.again(drawn):
                 before.restore()  # what the function has set, it reads again as it was
                 return pullback(primals, cotangents)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ._environment import guards, modules
-from ._environment.objects import holds
+from ._environment import guards
+from ._environment.frozen import Frozen
 from ._environment.reach import reached
 from ._environment.state import Snapshot
 from ._graph.seeds import Seeds
-from ._graph.structure import holds_arrays, is_plain, may_hold_results, picked, walk
+from ._graph.structure import holds_arrays, may_hold_results, picked, walk
 from ._graph.tracer import Tracer, current
 from ._graph.values import Traced, Written
 from ._spec import FLOATS, is_array
@@ -48,7 +48,7 @@ class ForwardPass:
         self._memory = memory
         self._device = device  # to price on, None for that of the arrays
         self._captured: dict[int, weakref.ref[Any]] = {}
-        self._modules: dict[int, weakref.ref[Any]] = {}
+        self._frozen: list[weakref.ref[Frozen]] = []
 
     def captured(self) -> list[Any]:
         """The tensors that require grad among those which the function names, as far as it was traced."""
@@ -60,22 +60,25 @@ class ForwardPass:
         alive = (self._captured[i]() for i in ids if i in self._captured)
         return [t for t in alive if t is not None]
 
-    def modes(self) -> list[tuple[Any, bool]]:
-        """The modules on whose mode a trace may depend, and whether they train."""
-        return modules.modes(known() for known in self._modules.values())
+    def _environment(self, call: Any) -> Frozen:
+        """What the function depends on beside the arguments, as it is: of what is the same one object."""
+        arguments = [(), *zip(guards.guarded(call))]
+        made = Frozen(guard for argument in arguments for guard in guards.guards(self.__wrapped__, *argument))
+        known = next((f for weak in self._frozen if (f := weak()) is not None and f.is_like(made)), made)
+        self._frozen = [weak for weak in self._frozen if weak() not in (None, known)] + [weakref.ref(known)]
+        return known
 
     def __call__(self, call: Any, captured: Any, wanted: Sequence[bool]) -> Any:
         tracer = _current()
         tracer.draw = self._seeds.of(tracer.draw)
         args, kwargs = call
         asked = iter(wanted)
-        given = picked(call, lambda leaf: _is_value(leaf) and next(asked), enters)
+        given = picked(call, lambda leaf: _is_value(leaf) and next(asked), holds_arrays)
+        frozen = self._environment(call)
         before = list(_guarded_values(self.__wrapped__))  # `m.count += 1` leaves what stands for a tensor there
         with tracer.differentiated(given):
             result = _with_objects(tracer, self.__wrapped__(*args, **kwargs))
             values_of(result)  # which computes what is computed when it is read, as in the backward pass
-        owners = (guard.owner for guard in guards.guards(self.__wrapped__))
-        self._modules |= {id(m): weakref.ref(m) for m in owners if modules.is_module(m)}
         if (written := tracer.written()) and not _are_apart(tracer, written, result, given):
             raise _writes(self.__name__)
         named = [*before, *_guarded_values(self.__wrapped__)]
@@ -84,7 +87,7 @@ class ForwardPass:
         self._captured |= {id(t): weakref.ref(t) for t in found if isinstance(t, tensor)}
         kept = _kept(tracer, result, given, self._memory, self._device)
         passing = _passing(tracer, result, given)
-        return result, passing, _reached(tracer, result, passing, given), *kept, _named(tracer, named)
+        return result, passing, _reached(tracer, result, passing, given), *kept, _named(tracer, named), frozen
 
 
 def _guarded_values(function: Any) -> Iterator[Any]:
@@ -180,7 +183,7 @@ class BackwardPass:
         self.__wrapped__ = function
         self._seeds = seeds
         self.__signature__ = inspect.signature(
-            lambda call, cotangents, wanted, captured, computed, kept, turned, named, donated=(): None
+            lambda call, cotangents, wanted, captured, computed, kept, turned, named, frozen, donated=(): None
         )
         self.__name__ = f"{name} (backward)"
 
@@ -194,6 +197,7 @@ class BackwardPass:
         kept: dict[int, Any],
         turned: dict[int, tuple[int, ...]],
         named: tuple[int, ...],
+        frozen: Frozen,
         donated: tuple[int, ...] = (),
     ) -> tuple[list[Any], dict[int, Any], bool]:
         tracer = _current()
@@ -212,16 +216,18 @@ class BackwardPass:
         for number in donated:
             tracer.donate(kept[number])
         kept = kept | {k: tracer.view("transpose", kept[k], axes) for k, axes in turned.items()}
-        with tracer.differentiated(own), Snapshot([self.__wrapped__, *guards.guarded(call)], always=True):
-            results = values_of(_with_objects(tracer, self.__wrapped__(*args, **kwargs)))
+        who, roots = f"kfusion.{self.__name__}", [self.__wrapped__, *guards.guarded(call)]
+        with frozen.again(who):
+            with tracer.differentiated(own), Snapshot(roots, always=True):
+                results = values_of(_with_objects(tracer, self.__wrapped__(*args, **kwargs)))
+            if not set(_named(tracer, _guarded_values(self.__wrapped__))) <= set(named):
+                raise RuntimeError(f"{who}: a tensor that it names was replaced after the forward pass")
         read = {n: y for n, y in enumerate(_traced(tracer, results)) if y is not None}
         tracer.require_no_product(list(read.values()))  # as the forward pass does
-        if not set(_named(tracer, _guarded_values(self.__wrapped__))) <= set(named):
-            raise RuntimeError(f"kfusion.{self.__name__}: a tensor that it names was replaced after the forward pass")
         again, nodes_again = tracer.computed()
         if hex(again) != computed:
             what = "it did not do the same when it was traced again for its gradients"
-            raise RuntimeError(f"kfusion.{self.__name__}: {what}: let it depend on nothing but its arguments")
+            raise RuntimeError(f"{who}: {what}: let it depend on nothing but its arguments")
         known = [(y, g) for y, g in zip(results, cotangents, strict=True) if g is not None]
         pairs = [(tracer.lift(y, g._library), g) for y, g in known]
         params = self._captured(tracer, captured)
@@ -291,11 +297,7 @@ def _with_objects(tracer: Tracer, result: Any) -> Any:
 
 def walk_arguments(arguments: Any, visit: Any) -> Any:
     """`visit(path, leaf)` of all arrays and values within a call's arguments, and of what else they are."""
-    return walk(arguments, visit, enters=enters)
-
-
-def enters(value: Any) -> bool:
-    return holds_arrays(value) or (is_plain(value) and holds(value, _is_value))
+    return walk(arguments, visit, enters=holds_arrays)
 
 
 def _is_value(leaf: Any) -> bool:

@@ -176,10 +176,10 @@ class _Forward(ForwardPass):
 
     def __call__(self, call: Any, captured: Any, wanted: Sequence[bool]) -> Any:
         answer = super().__call__(call, captured, wanted)
-        result, _, _, computed, kept, turned, _, named = answer
+        result, _, _, computed, kept, turned, _, named, frozen = answer
         values = values_of(result)
         specs = {k: _spec_of(values[v] if isinstance(v, int) else v) for k, v in kept.items()}
-        self.told = computed, specs, turned, named
+        self.told = computed, specs, turned, named, frozen
         self.cotangents = [_spec_of(y) if isinstance(y, Traced) and y._dtype in FLOATS else None for y in values]
         return answer
 

@@ -106,7 +106,8 @@ py::object FusedCallable::run_plain(py::handle self, Call& call, const Given& gi
     throw;
   }
   if (s.traced()) return {};
-  if ((s.has_plain() && py::hasattr(self, "_taken_apart")) || (takes_apart_ && reads_ints_))
+  // In passes what is left is the instance that a method is of.
+  if ((s.has_plain() && !in_passes_ && py::hasattr(self, "_taken_apart")) || (takes_apart_ && reads_ints_))
     return self.attr("_taken_apart")(given.args(), given.kwargs(), or_none(given.out()), or_none(given.stream()));
   return with_ready(self, call, s, given, s.outs(),
                     [this](const Request& r, Ready& ready, const Inputs& inputs) { return finish(r, ready, inputs); });

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType, MethodType
@@ -117,24 +116,3 @@ def roots_of(function: Any, named: Mapping[str, Any]) -> Iterator[tuple[str, Any
     for name, value in named.items():
         if is_module(value):
             yield ("" if name == "self" else name), value
-
-
-# ---- modes ----
-
-
-def modes(modules: Iterable[Any]) -> list[tuple[Any, bool]]:
-    """The modules (None: one that is gone), and whether they train."""
-    return [(module, module.training) for module in modules if module is not None]
-
-
-@contextlib.contextmanager
-def in_modes(modes: Sequence[tuple[Any, bool]]) -> Iterator[None]:
-    """Modules have the modes that they had, which decide what is computed again."""
-    changed = [(module, module.training) for module, was in modes if module.training != was]
-    for module, now in changed:
-        module.training = not now
-    try:
-        yield
-    finally:
-        for module, now in changed:
-            module.training = now
