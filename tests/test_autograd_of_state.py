@@ -240,3 +240,62 @@ def test_backward_passes_read_what_their_calls_have_read() -> None:
     programs = [(where, when) for where in WHERE for when in WHEN]
     rows = ((where, USES[i % len(USES)], when) for i, (where, when) in enumerate(programs))
     sweep(check, ((("fused", "pulled")[kind], *row) for row in rows for kind in range(2)))
+
+
+class Held:
+    """Holds tensors, a number and whatever it is given."""
+
+    def __init__(self, **held: Any) -> None:
+        self.n, self.w = 0, torch.linspace(-1, 1, 3, dtype=torch.float64).requires_grad_()
+        vars(self).update(held)
+
+    def count(self, x: Any) -> Any:
+        self.n += 1
+        return (x * self.w).sin() * self.n
+
+    def keep(self, x: Any) -> Any:
+        self.y = (x * self.w).sin()
+        return self.y * 2
+
+    def other(self, other: Any, x: Any) -> Any:
+        other.n += self.n + 1
+        return other.w.exp() * x * self.w * other.n
+
+
+OBJECTS: dict[str, Callable[[Any, Any], Any]] = {
+    "an attribute": lambda o, x: (x * o.w[:]).sin(),
+    "nothing of it": lambda o, x: x.sin() * o.n,
+    "an object in a list in it": lambda o, x: (x * o.inner[0].w).sin() + o.w,
+    "a list to which it appends": lambda o, x: (o.inner.append((x * o.w).cos()), o.inner[-1] * 2)[1],
+    "itself": lambda o, x: (x * o.me.w).sin() * o.w,
+    "an attribute that it sets": Held.keep,
+    "a counter": Held.count,
+    "methods of it": lambda o, x: o.count(x) + o.keep(x) + o.other(o.inner[0], x),
+}
+
+
+def test_objects_among_the_arguments() -> None:
+    def check(_: str, function: Callable[[Any, Any], Any]) -> None:
+        class Own(Held):
+            method = kf.fuse(function)
+
+        found = []
+        for call, kind in ((function, Held), (kf.fuse(function), Held), (Own.method, Own)):
+            held = kind(inner=[Held()])
+            held.me = held
+            found.append([])
+            for n in range(3):
+                x = torch.arange(3, dtype=torch.float64).requires_grad_()
+                y = call(held, x) * n
+                y.sum().backward(retain_graph=True)
+                assert type(held.n) is int
+                tensors = [
+                    y.detach(),
+                    x.grad,
+                    *(t.clone() for t in (held.w.grad, held.inner[0].w.grad) if t is not None),
+                ]
+                found[-1] += [*tensors, torch.tensor([held.n, held.inner[0].n, len(held.inner)])]
+        for others in found[1:]:
+            assert all(torch.allclose(a, b) for a, b in zip(found[0], others, strict=True))
+
+    sweep(check, OBJECTS.items())

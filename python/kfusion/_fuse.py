@@ -33,7 +33,7 @@ from ._graph import heads
 from ._graph.appended import ReadsItems
 from ._graph.sizes import RecordedGraph
 from ._graph.source import RandomDraw, SetsState
-from ._graph.structure import holds_arrays, is_plain, leaves, walk
+from ._graph.structure import holds_arrays, is_plain_type, leaves, walk
 from ._graph.tape import NotTheSame, Shape
 from ._graph.tracer import Tracer
 from ._graph.values import Argument, Attempt, place_of
@@ -146,16 +146,14 @@ class FusedFunction(_core.FusedCallable):
 
     def _differentiable(self, args: Any, kwargs: Any, out: Any, stream: Any) -> Any:
         """A call with tensors that require grad, or of a function that names some, for C++."""
-        if self._targets.are_known or self._has_objects(args, kwargs):
+        if not self._is_inner and any(map(is_plain_type, set(map(type, leaves((args, kwargs)))))):
+            self._targets.take_self()
+            return self._taken_apart(args, kwargs, out, stream)
+        if self._targets.are_known:
             return self._taken_apart(args, kwargs, out, stream)
         if "torch.distributed.tensor" in sys.modules and foreign_calls.libraries_of(args, kwargs):
             return foreign_calls.run(self, args, kwargs, out, stream)
         return self._passes.call(args, kwargs, out, stream)
-
-    def _has_objects(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether calls are taken apart for their arguments' sake. The instance of a method stays as it is."""
-        given = args[1:] if next(iter(self.__signature__.parameters), "") == "self" else args
-        return not self._is_inner and any(map(is_plain, leaves((given, kwargs))))
 
     def _staged_by_jax(self, args: Any, kwargs: Any, out: Any) -> Any:
         """A call that borrowed no array, for C++: NotImplemented where no argument is a tracer of JAX."""

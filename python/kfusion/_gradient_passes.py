@@ -211,7 +211,7 @@ class BackwardPass:
             own.append(tracer.itself(leaf))
             return own[-1]
 
-        args, kwargs = walk_arguments(call, given)
+        args, kwargs = walk(call, given, enters=holds_arrays)
         nodes = [tracer.copy(x) for x in own]
         for number in donated:
             tracer.donate(kept[number])
@@ -293,11 +293,6 @@ def _with_objects(tracer: Tracer, result: Any) -> Any:
         return may_hold_results(value) and any(map(is_own, reached([value])[0]))
 
     return walk(result, lambda _, leaf: ResultObject(leaf) if may_hold_results(leaf) else leaf, enters=enters)
-
-
-def walk_arguments(arguments: Any, visit: Any) -> Any:
-    """`visit(path, leaf)` of all arrays and values within a call's arguments, and of what else they are."""
-    return walk(arguments, visit, enters=holds_arrays)
 
 
 def _is_value(leaf: Any) -> bool:

@@ -48,6 +48,10 @@ class SetTargets:
         """Whether calls are taken apart."""
         return self.version > 0
 
+    def take_self(self) -> None:
+        """From now on the instance that a method is of is taken apart, too."""
+        self._takes_self = True
+
     def learn(self, found: SetsState, function: str, args: Sequence[Any], version: int) -> None:
         """From now on calls are taken apart, and targets are arguments of theirs. Nothing new where another thread has
         learned since the call that found it took what was known, of that `version`.
