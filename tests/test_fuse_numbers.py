@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import collections
+import fractions
+import functools
 import math
+import types
 from typing import Any
 
 import numpy as np
 import pytest
 
 import kfusion as kf
+from kfusion._environment.reach import reached
+from kfusion._graph.number import is_number
+from kfusion._graph.sizes import is_size
 from sweeps import sweep
 from tracing import counting
 
@@ -349,3 +356,44 @@ def test_answers_draw_once():
         return torch.get_rng_state()
 
     assert states(1, 5, 2, 7).equal(states(1, 1, 1, 1))
+
+
+# ---- numbers within results ----
+
+
+class Held:
+    """Its text is what it holds."""
+
+    def __init__(self, **held: Any) -> None:
+        vars(self).update(held)
+
+    def __repr__(self) -> str:
+        return repr(vars(self))
+
+
+HOLDING = """
+n | [n, (n, {"n": n})] | {n, n + 1} | frozenset({n}) | {n: 1} | {(n, 1): {"k": {n}}} | Held(n=n) | Held(l=[n, {n}]) | Held(d={n: Held(n=n)})
+slice(n) | np.index_exp[:n] | partial(print, n) | deque([n]) | Counter({"n": n}) | ChainMap({"n": n}) | SimpleNamespace(n=n)
+Counter([n]) | defaultdict(partial(max, n)) | MappingProxyType({"n": n}) | {"n": n}.items() | {Held(n=n): 1} | np.array([n, None])
+ValueError(n) | range(n) | Fraction(n, 3) | [lambda m=n: m][0].__defaults__ | Held(n=n).__repr__
+"""  # noqa: E501
+
+
+def test_results_hold_plain_numbers():
+    names = "deque Counter ChainMap defaultdict"
+    scope = {"Held": Held, "np": np, **{name: getattr(collections, name) for name in names.split()}}
+    scope |= {"SimpleNamespace": types.SimpleNamespace, "MappingProxyType": types.MappingProxyType}
+    scope |= {"partial": functools.partial, "Fraction": fractions.Fraction}
+
+    def check(text: str, of_size: bool) -> None:
+        n = "x.shape[0]" if of_size else "n"
+        f = eval(f"lambda x, n: (x * 2, (lambda n: {text})({n} * 2 + 1))", scope)
+        fused = kf.fuse(f)
+        for n in (3, 4, 5, 3):
+            got, want = (g(np.ones(n), n)[1] for g in (fused, f))
+            assert type(got) is type(want)
+            assert repr(got).split(" at 0x")[0] == repr(want).split(" at 0x")[0]
+            assert not [v for v in reached([got])[0] if is_number(v) or is_size(v)]
+
+    texts = [text.strip() for line in HOLDING.strip().splitlines() for text in line.split(" | ")]
+    sweep(check, [(text, of_size) for text in texts for of_size in (False, True)])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._environment.reach import reached
-from .._graph.number import read
+from .._graph.number import is_number, read
 from .._graph.sizes import is_size
 from .._graph.source import trace_error
 from .._graph.structure import ATOMS, Constant, Fresh, Slot, copied, may_hold_results, walk
@@ -17,6 +17,8 @@ from .._graph.tracer import Tracer
 from .._graph.values import Traced, Written, has_no_data
 from .._spec import is_array
 from . import dtype_names, numpy_stored, torch_complex
+
+_MOST = 1_000_000  # objects in a result that are looked at
 
 
 class Results:
@@ -37,8 +39,25 @@ class Results:
         self._outside = functools.cache(lambda: _Outside(*outside()))
 
     def places(self, returned: Any) -> Any:
-        """The result with a `Slot`, `Fresh` or `Constant` in the place of what calls put there."""
-        return walk(returned, self._place, enters=lambda value: may_hold_results(value) and self._holds_parts(value))
+        """The result with a `Slot`, `Fresh` or `Constant` in the place of what calls put there.
+
+        Raises:
+            TraceError: a number is where calls cannot put theirs, such as in a set: trace it as it is.
+            NotTheSame: a size is there.
+        """
+        made = walk(returned, self._place, enters=lambda value: may_hold_results(value) and self._holds_parts(value))
+        held, _ = reached([walk(made, self._made, enters=may_hold_results)], _MOST)
+        if self._tracer.recorded is not None and any(map(is_size, held)):
+            raise self._tracer.recorded.failed()
+        if any(map(is_number, held)):
+            raise trace_error(f"{self._tracer.name} returns a number within another object", "return it itself", "")
+        return made
+
+    def _made(self, _: str, leaf: Any) -> Any:
+        """A leaf that the function has made; 0 for what calls put there, and for what it had before."""
+        if type(leaf) in ATOMS or isinstance(leaf, Slot) or is_size(leaf):
+            return 0
+        return 0 if id(leaf.value if isinstance(leaf, Constant) else leaf) in self._outside().ids else leaf
 
     def _place(self, path: str, leaf: Any) -> Any:
         if is_array(leaf) and (known := self._tracer.stand_in(leaf)) is not None:
@@ -115,7 +134,8 @@ class Results:
         return any(map(self._is_part, reached([value])[0]))
 
     def _is_part(self, value: Any) -> bool:
-        return isinstance(value, Traced) or self._is_sized(value) or (is_array(value) and self._is_made(value))
+        is_of_calls = isinstance(value, Traced) or is_number(value) or self._is_sized(value)
+        return is_of_calls or (is_array(value) and self._is_made(value))
 
     def _is_sized(self, value: Any) -> bool:
         return self._tracer.recorded is not None and self._tracer.recorded.is_made_of_sizes(value)
