@@ -164,6 +164,42 @@ def test_members_of_enums_and_instances_of_methods_stay_what_they_are():
 # ---- records, and classes of containers ----
 
 
+class Kind:
+    def __init__(self, factor: float = 2.0) -> None:
+        self.factor = factor
+
+
+class Kinds:
+    WIDE, NARROW = Kind(), Kind()
+
+
+NOTHING = Kind()
+SCALES = {Kinds.WIDE: 5.0}
+
+
+def by_identity(x, kind, *others):
+    y = x * kind.factor + 1 if kind is NOTHING else x
+    return y * SCALES.get(kind, 3.0) + (Kinds.NARROW in others[0] if others else 0)
+
+
+def test_objects_that_a_function_names_are_themselves():
+    """A mode or a sentinel among the arguments, too: it may be compared, or be a key. Another one is another."""
+    fused, slope = kf.fuse(by_identity), kf.grad(lambda x, *kinds: by_identity(x, *kinds).sum())
+    calls = [(kind,) for kind in (Kind(), NOTHING, Kinds.WIDE, Kinds.NARROW, Kind(), NOTHING, Kind(4.0))]
+    for call in [*calls, (Kind(), [Kinds.WIDE]), (NOTHING, (Kinds.WIDE, Kinds.NARROW)), (Kind(), {Kinds.NARROW: 1})]:
+        expected = by_identity(X, *call)
+        assert np.array_equal(fused(X, *call), expected)
+        assert np.array_equal(fused.unfused(X, *call), expected)
+        assert np.array_equal(slope(X, *call), by_identity(X + 1, *call) - expected)
+        planned, plain = (
+            str(f.plan(X, *c).graph)
+            for f, c in ((fused, call), (kf.fuse(lambda x, call=call: by_identity(x, *call)), ()))
+        )
+        assert planned.partition("return")[0] == plain.partition("return")[0]
+    NOTHING.factor = 7.0
+    assert np.array_equal(fused(X, NOTHING), by_identity(X, NOTHING))
+
+
 class Pair(NamedTuple):
     first: Any
     second: Any = None

@@ -23,8 +23,7 @@ from ._environment.alone import alone
 from ._environment.calls import Alike
 from ._environment.equality import do_one_thing
 from ._environment.functional import Functional
-from ._environment.objects import TakenApart
-from ._environment.state import SetTargets, Snapshot, cannot_set, watched
+from ._environment.state import SetTargets, Snapshot, cannot_set, taken_apart_once, watched
 from ._foreign import calls as foreign_calls
 from ._foreign import labelled
 from ._fused_method import FusedMethod
@@ -32,7 +31,7 @@ from ._fused_module import fused_module
 from ._graph import heads
 from ._graph.appended import ReadsItems
 from ._graph.sizes import RecordedGraph
-from ._graph.source import RandomDraw, SetsState
+from ._graph.source import NamesObjects, RandomDraw, SetsState
 from ._graph.structure import holds_arrays, is_plain_type, leaves, walk
 from ._graph.tape import NotTheSame, Shape
 from ._graph.tracer import Tracer
@@ -202,7 +201,7 @@ class FusedFunction(_core.FusedCallable):
         function = self.__wrapped__
         if foreign_calls.is_meant(args, kwargs):
             function, args, kwargs = foreign_calls.planned(self, args, kwargs)
-        apart = TakenApart(self.__signature__, args, kwargs)
+        apart = taken_apart_once(function, self.__signature__, args, kwargs)
         args = [walk(a, seen, enters=holds_arrays) for a in apart.args]
         kwargs = {n: walk(a, seen, n, enters=holds_arrays) for n, a in apart.kwargs.items()}
         with heads.of_options(self._options):
@@ -214,7 +213,14 @@ class FusedFunction(_core.FusedCallable):
             raise TypeError(message)
         return foreign_calls.run(self, args, kwargs, out, stream)
 
-    def _taken_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any) -> Any:
+    @property
+    def _taken_apart(self) -> Callable[..., Any]:
+        """What C++ asks about calls with objects; of a call that is taken apart, objects are themselves."""
+        if isinstance(self.__wrapped__, Functional):
+            raise AttributeError("_taken_apart")
+        return self._call_taken_apart
+
+    def _call_taken_apart(self, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any, stream: Any) -> Any:
         """A call with objects among its arguments or arrays that are no memory, or of a function that sets something
         beside its results, for C++.
         """
@@ -231,6 +237,8 @@ class FusedFunction(_core.FusedCallable):
                 returned = functional(*apart.args, **apart.kwargs, **own)
             except SetsState as found:
                 self._learn(found, args, version)
+            except NamesObjects:  # which are known now
+                continue
             except ReadsItems as found:
                 self._targets.read(found.number)
             except Exception:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .._graph.appended import Appended, ReadsItems
@@ -31,7 +31,7 @@ from .objects import (
 
 class Functional:
     """A function that returns what another one sets: in its arguments, and in targets, whose values come before them.
-    `has_out`: callers give arrays for its results, which what it sets must not become.
+    `has_out`: callers give arrays for its results, which what it sets must not become. `before` is called first.
     """
 
     def __init__(
@@ -42,15 +42,18 @@ class Functional:
         targets: Sequence[Target] = (),
         *,
         has_out: bool = False,
+        before: Callable[[], None] = lambda: None,
     ) -> None:
         self.__wrapped__ = function
         self.__name__ = name
         self.targets = targets
         self._has_out = has_out
+        self._before = before
         first = [inspect.Parameter(f"_{i}", inspect.Parameter.POSITIONAL_ONLY) for i in range(len(targets))]
         self.__signature__ = signature.replace(parameters=[*first, *signature.parameters.values()])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._before()
         together = PutTogether((args, kwargs))
         made = list(map(together.made_of, args))
         named = {name: together.made_of(value) for name, value in kwargs.items()}

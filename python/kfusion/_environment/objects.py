@@ -14,6 +14,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -116,11 +117,13 @@ class Learned:
     appended: set[int] = field(default_factory=set)  # lists that they have appended to
     read: set[int] = field(default_factory=set)  # of these, those that they read as well
     named: frozenset[str] = frozenset()  # attributes that the function's code sets
+    own: WeakValueDictionary[int, Any] = field(default_factory=WeakValueDictionary)  # by id: what it reaches by names
 
 
 class TakenApart:
     """A call's arguments, behind what is in targets, with parts for lists, dicts and objects. The instance of a method
-    stays as it is, unless `takes_self`.
+    stays as it is, unless `takes_self`, and so do objects without arrays that the function reaches by names,
+    too: it may compare them.
 
     Ints that are arguments, in targets, or among those which calls have set so far, or code sets, are parameters.
     """
@@ -141,10 +144,12 @@ class TakenApart:
         self._given: list[Parts] = []  # of each its parts
         self._numbers: dict[int, int] = {}
         self._targets = targets
+        self._own: Mapping[int, Any] = {}
         self.is_traced = False  # a traced value is in an object: the call is part of another function's trace
         self.has_objects = False  # beside lists and dicts
         stays = not takes_self and next(iter(signature.parameters), "") == "self"
         self.args = [self._argument(target.value()) for target in targets]
+        self._own = self._learned.own
         self.args += [a if stays and i == 0 else self._argument(a) for i, a in enumerate(args)]
         # Objects are numbered in the order in which the trace binds them.
         order = {name: i for i, name in enumerate(signature.parameters)}
@@ -193,6 +198,8 @@ class TakenApart:
             is_other = isinstance(value, (tuple, list, dict)) and not isinstance(value, Parts)
             return walk(value, lambda _, v: self._part(v), is_leaf=is_taken_apart) if is_other else value
         self.has_objects = self.has_objects or kind not in _CONTAINERS
+        if id(value) in self._own and id(value) not in self._numbers and not holds(value, is_array):
+            return value
         number = self._numbers.setdefault(id(value), len(self._wholes))
         if number < len(self._wholes):
             return whole_of(number)

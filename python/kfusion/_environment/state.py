@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from .._graph.source import NothingReturned, RandomDraw, SetsState, TraceError, message, trace_error
-from .._graph.structure import leaves
+from .._graph.source import NamesObjects, NothingReturned, RandomDraw, SetsState, TraceError, message, trace_error
+from .._graph.structure import is_plain, leaves
 from . import guards
 from .advanced import Positions, States
 from .alone import alone
@@ -37,6 +38,7 @@ class SetTargets:
     """What calls of a function set beside their results, as far as its code and its traces have shown."""
 
     def __init__(self, function: Any = None) -> None:
+        self._function = function
         self.version = 0  # how often they were learned
         self._targets: list[Target] = []
         self._takes_self = False  # the instance that a method is of is taken apart, too
@@ -64,6 +66,7 @@ class SetTargets:
         known = {target.key for target in self._targets}
         fresh = list({target.key: target for target in found.targets if target.key not in known}.values())
         may_take = bool(args) and not self._takes_self and is_taken_apart(args[0])
+        may_take = may_take and id(args[0]) not in self._learned.own
         own = [target for target in fresh if may_take and target.owner() is args[0]]
         if self.are_known and not fresh:
             raise cannot_set(function, found.what)
@@ -75,7 +78,9 @@ class SetTargets:
         self, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any], *, whole: bool = False
     ) -> TakenApart:
         """A call's arguments, with those for targets. `whole`: with what lists hold that are only appended to, too."""
-        learned = Learned() if whole else self._learned
+        if whole:
+            self._learned.own.update(own_objects(self._function))
+        learned = Learned(own=self._learned.own) if whole else self._learned
         return TakenApart(signature, args, kwargs, self._targets, learned, takes_self=self._takes_self)
 
     def read(self, number: int | None = None) -> None:
@@ -84,7 +89,34 @@ class SetTargets:
 
     def functional(self, function: Any, name: str, signature: inspect.Signature, has_out: bool) -> Functional:
         """The function of these arguments."""
-        return Functional(function, name, signature, tuple(self._targets), has_out=has_out)
+        before = functools.partial(_require_own_known, function, self._learned.own)
+        return Functional(function, name, signature, tuple(self._targets), has_out=has_out, before=before)
+
+
+def taken_apart_once(
+    function: Any, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> TakenApart:
+    """A call's arguments, for a trace that no other call uses."""
+    apart = TakenApart(signature, args, kwargs)
+    own = own_objects(function) if apart.has_objects else {}
+    return TakenApart(signature, args, kwargs, learned=Learned(own=weakref.WeakValueDictionary(own))) if own else apart
+
+
+def own_objects(function: Any) -> dict[int, Any]:
+    """The objects, by id, that a function can reach by names, and that calls would take apart."""
+    while type(function).__module__.startswith("kfusion.") and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__  # the user's own
+    found = guards.reached([function]).values
+    keys = (key for value in found if isinstance(value, dict) for key in value)
+    return {id(v): v for v in (*found, *keys) if is_plain(v) and type(v).__weakrefoffset__}
+
+
+def _require_own_known(function: Any, known: MutableMapping[int, Any]) -> None:
+    """Raises NamesObjects where some are new, which are known from then on."""
+    fresh = {number: v for number, v in own_objects(function).items() if number not in known}
+    known.update(fresh)
+    if fresh:
+        raise NamesObjects
 
 
 def cannot_set(function: str, what: str) -> TraceError:

@@ -55,6 +55,10 @@ class SetsState(BaseException):
         self.targets, self.what = tuple(targets), what
 
 
+class NamesObjects(BaseException):
+    """A function that is traced can reach objects by names that its calls would take apart."""
+
+
 def user_frame() -> FrameType | None:
     """The innermost frame that belongs to no library: of the user's own files, if the trace has such a frame."""
     found = None

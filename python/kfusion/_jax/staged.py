@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from .. import _arrays
-from .._environment.objects import TakenApart
+from .._environment.state import taken_apart_once
 from .._graph.structure import holds_arrays, leaves, walk
 from .._spec import Spec, dtype_name, is_array
 from .._tracing.trace import Trace, name_of, signature_of, trace
@@ -53,7 +53,7 @@ def call(
 
     strong = _strong_as([args, kwargs])
     signature = signature_of(function)
-    apart = TakenApart(signature, args, kwargs)
+    apart = taken_apart_once(function, signature, args, kwargs)
     names = itertools.chain(signature.parameters, itertools.repeat("an argument"))
     specs = [walk(a, seen, name, enters=holds_arrays) for a, name in zip(apart.args, names, strict=False)]
     named = {n: walk(a, seen, n, enters=holds_arrays) for n, a in apart.kwargs.items()}

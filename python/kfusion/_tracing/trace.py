@@ -21,9 +21,9 @@ from .._environment.contents import changed, kinds, remembered, require_items_on
 from .._environment.functional import Functional, PutTogether
 from .._environment.guards import guarded, guards, named_modules, values
 from .._environment.guards import reached as reached_by_code
-from .._environment.objects import Parts, TakenApart, holds
+from .._environment.objects import Parts, holds
 from .._environment.reach import reached
-from .._environment.state import Snapshot, cannot_set, containers_among
+from .._environment.state import Snapshot, cannot_set, containers_among, taken_apart_once
 from .._graph.heads import WholeProduct
 from .._graph.sizes import RecordedGraph, sized
 from .._graph.source import NothingReturned, SetsState, TraceError, message, raised_line, trace_error
@@ -109,7 +109,7 @@ def trace(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Trace:
     """
     name = name_of(function)
     signature = signature_of(function)
-    apart = TakenApart(signature, args, kwargs)
+    apart = taken_apart_once(function, signature, args, kwargs)
     own = Functional(function, name, signature)
     is_own = apart.has_objects or holds([args, kwargs], lambda v: isinstance(v, Parts))
 
