@@ -3,6 +3,7 @@ library takes, at NaN, infinities, zeros and ends of integers, and its refusals.
 
 from __future__ import annotations
 
+import enum
 import math
 import re
 
@@ -16,7 +17,7 @@ from sweeps import sweep, texts
 torch, special = pytest.importorskip("torch"), pytest.importorskip("scipy.special")
 F = torch.nn.functional
 NAMES = {"torch": torch, "nn": torch.nn, "F": F, "T": torch.tensor, "t": torch.tensor([3, 0, 2])}
-NAMES |= {"np": np, "sp": special, "INF": INF, "NAN": NAN}
+NAMES |= {"np": np, "sp": special, "INF": INF, "NAN": NAN, "Level": enum.IntEnum("Level", "LOW HIGH")}
 
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "int64", "bool")
 
@@ -250,7 +251,7 @@ np.add(x,1.5,dtype=np.int64) ; np.less(x,1,dtype=bool) ; np.true_divide(x,2,dtyp
 np.maximum.reduce(x,axis=0,keepdims=True) ; np.multiply.reduce(x[:5]) ; np.logical_or.reduce(x) ; np.round(x,2)
 np.round(x,-1) ; x.round(1) ; np.exp(x+0.0,out=x*1.0) ; np.add(x,x,out=x*1) ; np.add(x,0.5,out=x*1)
 x+np.int8(3) ; np.uint16(3)*x ; np.maximum(x,np.uint64(2)) ; x<np.int16(1) ; np.uint8(7)//x ; x**np.uint8(2)
-np.nanmean(x+np.int64(2**62)) ; np.nanvar(x+np.int64(2**62))
+x*Level.HIGH ; np.where(x>1,x,Level.LOW) ; np.nanmean(x+np.int64(2**62)) ; np.nanvar(x+np.int64(2**62))
 """
 
 

@@ -210,6 +210,8 @@ class Inputs(Nodes):
             value = read(value)
         if is_number(value):
             return self._parameter(value, library, what)
+        if library == "numpy" and isinstance(value, (int, float)) and type(value) not in (bool, int, float):
+            value = np.asarray(value)[()]  # which is what NumPy makes of members of an IntEnum, say
         if isinstance(value, np.generic):
             self.meets_scalars = True
             if library == "numpy" and value.dtype.name not in DTYPES:
