@@ -156,6 +156,8 @@ torch.addcmul(x * 0, x, x, value=SCALAR) ; F.gelu(x, approximate="tanh") ; F.sof
 AS_STORED = """
 x == SCALAR ; x >= SCALAR ; x < SCALAR ; x != SCALAR ; torch.where(x > 0, x, SCALAR) ; torch.clamp(x, max=SCALAR)
 x.masked_fill(x > 0, SCALAR) ; torch.full_like(x, SCALAR) + x * 0
+x - SCALAR ; SCALAR + x ; torch.sub(x, 1, alpha=SCALAR) ; torch.add(x * 0, x, alpha=SCALAR)
+torch.inner(torch.tensor(SCALAR), x)
 """
 
 

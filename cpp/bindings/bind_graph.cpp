@@ -187,8 +187,14 @@ void bind_ops(Class& c) {
 An elementwise op of op_table() on nodes, after promotion and broadcasting.
 )");
   c.def(
-      "cast", [](Builder& g, NodeId x, const std::string& dtype) { return g.cast(x, read_dtype(dtype)); }, py::arg("x"),
-      py::arg("dtype"), "cast(self, x, dtype)\n--\n\nThe same values in another dtype, rounded.\n");
+      "cast",
+      [](Builder& g, NodeId x, const std::string& dtype, bool rounds) { return g.cast(x, read_dtype(dtype), rounds); },
+      py::arg("x"), py::arg("dtype"), py::arg("rounds") = false, R"(cast(self, x, dtype, rounds=False)
+--
+
+The same values in another dtype. Within a stage, results in a half type are rounded where they are stored; those of a
+cast that rounds, wherever they are read.
+)");
   c.def(
       "reduce",
       [](Builder& g, const std::string& op, NodeId x, std::optional<AxisList> axes, bool keepdims) {

@@ -217,13 +217,13 @@ NodeId GraphBuilder::map(Op op, NodeIds arguments) {
   return add(std::move(n));
 }
 
-NodeId GraphBuilder::cast(NodeId x, DType dtype) {
+NodeId GraphBuilder::cast(NodeId x, DType dtype, bool rounds) {
   if (is_known(argument(Op::cast, x), dtype)) return converted(x, dtype);
   Node n;
   n.op = Op::cast;
   n.dtype = dtype;
   n.arguments = {x};
-  n.attributes = CastAttributes{depth_ == 0};  // inside another call it is how that one's result is stored
+  n.attributes = CastAttributes{rounds || depth_ == 0};  // inside another call it is how that one's result is stored
   const Call call(*this, Op::cast);
   return add(std::move(n));
 }

@@ -43,8 +43,8 @@ class GraphBuilder {
   /// A row of KF_MAP: promotes, casts, broadcasts.
   NodeId map(Op op, NodeIds arguments);
   /// Converts x; a constant becomes a constant of that dtype, no longer weak. Outside of any stage it rounds
-  /// (CastAttributes).
-  NodeId cast(NodeId x, DType dtype);
+  /// (CastAttributes), within one where `rounds`.
+  NodeId cast(NodeId x, DType dtype, bool rounds = false);
   /// `axes` empty optional: axis=None, the whole array. Axes may be negative. Over no axes: a cast.
   NodeId reduce(Op op, NodeId x, std::optional<AxisList> axes, bool keepdims);
 

@@ -59,26 +59,22 @@ _AS_IT_IS = ("multiply", "divide", "floor_divide")  # which take a second tensor
 
 def _cast(op: str, value: Any, other: Any) -> Any:
     """A number or a float tensor without axes in the half type of what it meets, to which torch casts it."""
-    is_half = isinstance(other, Traced) and other._dtype in HALF
-    if is_half and is_array(value) and not isinstance(value, Traced):
-        value = other._tracer.lift(value, "torch")
-    if is_half and not isinstance(value, Traced):
-        is_beyond = op == "floor_divide" or not ranges.fits(value, other._dtype)
-        is_rounded = op == "remainder" or (op in _ROUNDING and is_beyond and not is_cuda(other))
-        return _as_half(value, other) if is_rounded else value
-    is_float_without_axes = isinstance(value, Traced) and value.ndim == 0 and value._dtype in FLOATS
-    if not is_float_without_axes or not is_half or other.ndim == 0:
+    if not isinstance(other, Traced) or other._dtype not in HALF:
         return value
-    return views.astype(value, other._dtype)
+    value = other._tracer.lift(value, "torch") if is_array(value) else value
+    if not isinstance(value, Traced):
+        is_rounded = op == "remainder" or (op in _ROUNDING and not is_cuda(other))
+        return _as_half(value, other) if is_rounded else value
+    is_cast = value.ndim == 0 and value._dtype in FLOATS and value._dtype != other._dtype and other.ndim > 0
+    return _as_half(value, other) if is_cast else value
 
 
-# Which on the CPU have Python's numbers in the half type, where numbers beyond its range are infinite: a quotient that
-# is cut off shows the rounding of others, too.
-_ROUNDING = ("add", "subtract", "floor_divide")
+_ROUNDING = ("add", "subtract", "floor_divide")  # which on the CPU have Python's numbers in the half type
 
 
 def _as_half(value: Any, other: Any) -> Any:
-    return other._tracer.add("cast", other._tracer.lift(value, "torch"), other._dtype)
+    """Rounded within a stage, too."""
+    return other._tracer.add("cast", other._tracer.lift(value, "torch"), other._dtype, True)
 
 
 def is_cuda(value: Any) -> bool:
@@ -171,7 +167,8 @@ def _scaled(x: Any, y: Any, alpha: float) -> Any:
         y = views.astype(y, promoted.result_type([x, y]))
     elif is_int(alpha) and is_float(dtype_of(x)):
         alpha = float(alpha)
-    return y * alpha
+    like = y if isinstance(y, Traced) else x
+    return _cast("add", y, like) * _cast("add", alpha, like)
 
 
 @named("div", "divide", "true_divide")
