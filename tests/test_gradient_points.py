@@ -217,6 +217,8 @@ def test_infinite_parameters(some, monkeypatch):
     values = (
         lambda x: F.hardtanh(x, NAN, 1.0), lambda x: F.hardtanh(x, -1.0, NAN), lambda x: F.softplus(x, 1.0, NAN),
         lambda x: torch.isclose(x, x.flip(0), atol=INF) + x, lambda x: torch.trapezoid(finite(x).clamp(0, 1), dx=INF),
+        lambda x: torch.trapezoid(torch.stack([x, x.clamp(0, 1)]), dim=0),
+        lambda x: x[:0].sum() + torch.trapezoid(x[:0], dx=INF),
         lambda x: torch.var(finite(x), 0, correction=NAN),
         lambda x: F.cross_entropy(finite(x), x.detach().isnan() * 1.0, label_smoothing=-1.0),
     )  # fmt: skip

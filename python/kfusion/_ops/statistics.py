@@ -104,14 +104,16 @@ def diff(x: Any, n: int = 1, axis: int = -1) -> Any:
     return x
 
 
-def trapezoid(y: Any, x: Any, dx: Any, axis: int = -1) -> Any:
-    """Area under the straight lines between neighbours, which lie at places x, or dx apart where that is None."""
+def twice_trapezoids(y: Any, x: Any, dx: Any, axis: int = -1) -> Any:
+    """Twice the areas under the straight lines between neighbours, which lie at places x, or dx apart where that is
+    None.
+    """
     before, after = neighbours(y, axis)
     if x is not None:
         dx = diff(x, axis=-1 if x.ndim == 1 else axis)
         place = views.axis_of(y, axis, "trapezoid")
         dx = views.reshape(dx, (-1, *(1,) * (y.ndim - 1 - place))) if x.ndim == 1 else dx
-    return p.sum((before + after) * dx / 2.0, axis)
+    return (before + after) * dx
 
 
 def var_mean(x: Any, axis: Axes, correction: float, keepdims: bool) -> tuple[Any, Any]:
