@@ -17,7 +17,7 @@ from .._graph.tracer import constant
 from .._graph.values import Traced, stage, tracer_of
 from .._ops import primitives as p
 from .._ops import views
-from .._ops.gradients import taken
+from .._ops.gradients import taken, with_derivatives
 from .._spec import FLOATS, HALF, INTEGERS, is_array
 from . import promoted, ranges, refusals
 from .torch_functions import FUNCTIONS, dtype_of, is_float, named, require_dtypes, require_no_axes
@@ -230,7 +230,11 @@ def _pow(input: Any, exponent: Any) -> Any:
     input, exponent = _base_or_exponent(input, exponent), _base_or_exponent(read(exponent), input)
     # Torch's CPU code takes float16 through pow itself. A base that is a number lies nowhere, and has no other way.
     is_half = dtype_of(input) == "float16" and not is_cuda(input)
-    return power(input, exponent, {} if is_half else _POWERS)
+    shortcuts = {} if is_half else _POWERS
+    made = power(input, exponent, shortcuts)
+    if type(exponent) is not float or exponent not in (-0.5, 1.5):
+        return made
+    return with_derivatives(made, (input, exponent * power(input, exponent - 1, shortcuts)))  # torch's, at -inf, too
 
 
 def _base_or_exponent(value: Any, other: Any) -> Any:
