@@ -199,6 +199,7 @@ REFUSED = {
     r"torch\.gumbel_softmax is not traced: random": lambda x: F.gumbel_softmax(x),
     r"torch\.rand_like is not traced: random": lambda x: torch.rand_like(x),
     r"torch\.equal is not traced: values": lambda x: torch.equal(x, x),
+    r"torch\.range is not traced": lambda x: torch.range(0, 3, out=x),
     r"torch\.nonzero is not traced: the shape": lambda x: torch.where(x > 0),
     r"x\[mask\] depends on data": lambda x: x[x > 0],
     r"tensor_split by a tensor is not traced": lambda x: x.tensor_split(torch.tensor(2)),
@@ -212,7 +213,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor", "ignore:torch.range is deprecated")
 def test_refused():
     def check(pattern, f):
         with pytest.raises(kf.TraceError, match=pattern):

@@ -233,6 +233,11 @@ def _tensor_class(torch: Any) -> type[Traced]:
         def __new__(cls) -> Any:
             return torch.Tensor._make_subclass(cls, nothing)
 
+        @classmethod
+        def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Of functions that torch does not tell __torch_function__ of (torch.range)."""
+            raise refusals.refused(f"torch.{op._schema.name.partition('::')[2]}")
+
     for name in set(dir(torch.Tensor)) - set(dir(TorchValue)) - {"__dict__", "__torch_dispatch__", *STATE}:
         setattr(Tensor, name, property(functools.partial(_absent, name)))
     return Tensor
