@@ -217,7 +217,11 @@ x.masked_fill(x > 0, s) ; torch.where(x > 0, x, s) ; x.clamp(max=s) ; x.clone().
 """
 REFUSED = {
     "a number beyond float32": lambda x: stored(x, 1e39), "alpha": lambda x: torch.add(x, x, alpha=True),
-    "float_power_": lambda x: x.clone().float_power_(2), "no bool is a divisor of integers": lambda x: x.int() // False,
+    "float_power_": lambda x: x.clone().float_power_(2),
+    "a named dtype": lambda x: torch.full_like(x, 1e6, dtype=torch.float16),
+    "an infinite integer": lambda x: x.int().masked_fill(x > 0, x[0] / 0),
+    "a constant": lambda x: x.int().masked_fill(x > 0, torch.tensor(float("inf"))),
+    "no bool is a divisor of integers": lambda x: x.int() // False,
 }  # fmt: skip
 
 
@@ -293,8 +297,10 @@ def test_numbers_beyond_a_dtype():
     sweep(wide, [*WIDE.items(), ("stored numbers become infinite", stored)])
     for f in (lambda x: np.where(x > 0, x, 2**63), lambda x: np.clip(x, 0, 10**30)):
         np.testing.assert_array_equal(kf.fuse(f)(np.arange(3.0)), f(np.arange(3.0)))
-    for f in (lambda x, s: x.masked_fill(x > 0, s), lambda x, s: x.clamp(max=s)):  # infinities have a place in floats
+    fill = lambda x, s: x.masked_fill(x > 0, torch.tensor(-float("inf")))  # noqa: E731
+    for f in (lambda x, s: x.masked_fill(x > 0, s), lambda x, s: x.clamp(max=s), fill):  # infinities are floats
         assert torch.equal(kf.fuse(f)(x, float("inf")), f(x, float("inf")))
+        assert {g.kind for g in kf.fuse(f).plan(x, float("inf")).groups} == {"pointwise"}
     fused = kf.fuse(lambda x, s: torch.where(x > 0, s, 0.5))  # conditions alone give float32
     assert fused(x, 2.0).tolist() == [0.5, 0.5, 0.5, 2.0, 2.0, 2.0]
     with pytest.raises(RuntimeError, match="cannot be converted to type"):

@@ -19,7 +19,7 @@ from .._graph.structure import leaves, walk
 from .._graph.values import Traced, tracer_of
 from .._spec import is_array
 from . import autocast, library_trials, randomness, ranges
-from .dtype_names import is_complex, name_of_dtype
+from .dtype_names import is_complex, name_of, name_of_dtype
 from .indexing import dtype_of
 
 
@@ -139,10 +139,11 @@ def require_fitting(function: Any, name: str, args: Any, kwargs: Any) -> None:
     given = list(leaves((args, kwargs)))
     plain = [v for v in given if isinstance(v, (int, float)) and not isinstance(v, bool) and not is_size(v)]
     numbers = [*filter(is_number, given), *(v for v in plain if not is_number(v))]
-    # Torch converts numbers to float32, too: of half types to compute with, of whole ones for a result of floats.
-    dtypes = ranges.by_range({"float32", *(v._dtype for v in given if isinstance(v, Traced))}) if numbers else []
-    if function is None or not dtypes or any(map(is_complex, given)):
+    if function is None or not numbers or any(map(is_complex, given)):
         return
+    # Torch converts numbers to float32, too: of half types to compute with, of whole ones for a result of floats.
+    named = (name_of(v) for v in given if _is_dtype(v))  # full_like(x, s, dtype=...)
+    dtypes = ranges.by_range({"float32", *named, *(v._dtype for v in given if isinstance(v, Traced))})
     for number in filter(is_number, numbers):
         refusing = (d for d in dtypes if _refuses(function, name, args, kwargs, number, ranges.beyond(d)))
         if (dtype := next(refusing, None)) is not None:
@@ -154,12 +155,20 @@ def require_fitting(function: Any, name: str, args: Any, kwargs: Any) -> None:
         raise type(error)(f"kfusion.{name.removeprefix('torch.')}: {error}" + (f"\n  {line}" if line else ""))
 
 
+def _is_dtype(value: Any) -> bool:
+    return isinstance(value, sys.modules["torch"].dtype)
+
+
+def _kind(value: Any) -> str:
+    return str(value) if _is_dtype(value) else getattr(value, "_dtype", type(value).__name__)
+
+
 _known_refusals: dict[Any, bool] = {}
 
 
 def _refuses(function: Any, name: str, args: Any, kwargs: Any, number: Any, instead: float) -> bool:
     """Whether torch raises an error for another value of a number among the arguments."""
-    described = walk((args, kwargs), lambda _, v: "this" if v is number else getattr(v, "_dtype", type(v).__name__))
+    described = walk((args, kwargs), lambda _, v: "this" if v is number else _kind(v))
     key = name, repr(described), instead
     if key not in _known_refusals:
         changed = walk((args, kwargs), lambda _, v: instead if v is number else v)

@@ -35,6 +35,12 @@ def _fits(dtype: str, value: Any) -> bool:
     return bool(-largest - (dtype not in FLOATS) <= value <= largest)
 
 
+def holds(dtype: str, other: str) -> bool:
+    """Whether `dtype` has a place for all numbers of another one."""
+    is_wide = _LARGEST.get(other, 1) <= _LARGEST.get(dtype, math.inf)
+    return is_wide and (other not in FLOATS or dtype in (*FLOATS, "bool"))
+
+
 def beyond(dtype: str) -> Any:
     """A number for which a dtype has no place; None where it has one for all."""
     largest = _LARGEST.get(dtype, math.inf)

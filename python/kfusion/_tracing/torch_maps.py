@@ -267,8 +267,21 @@ def _masked_fill(input: Any, mask: Any, value: Any) -> Any:
     """The dtype stays: value is converted to it."""
     require_no_axes("masked_fill", value)
     tracer = input._tracer
+    if _may_be_beyond(tracer, value, input._dtype):
+        what = f"torch.masked_fill raises an error where {input._dtype} has no place for the value"
+        raise not_traced(what, "write value.to(x.dtype)")
     filling = tracer.add("cast", tracer.lift(value, "torch"), input._dtype)
     return _chosen("masked_fill", tracer.lift(mask, "torch"), filling, input)
+
+
+def _may_be_beyond(tracer: Any, value: Any, dtype: str) -> bool:
+    """Whether a dtype may have no place for a tensor's element. Of a tensor that every call makes anew it is known."""
+    if not (isinstance(value, Traced) or is_array(value)) or ranges.holds(dtype, dtype_of(value)):
+        return False
+    is_sized = tracer.recorded is not None and tracer.recorded.is_made_of_sizes(value)
+    if isinstance(value, Traced) or is_sized or not tracer.is_made(value) or tracer.stand_in(value) is not None:
+        return True
+    return not ranges.fits(value.item(), dtype)
 
 
 def _chosen(name: str, condition: Any, x: Any, y: Any) -> Any:
