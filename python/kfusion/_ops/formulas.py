@@ -169,10 +169,8 @@ def xlogx(x: Any) -> Any:
 
 def logit(x: Any) -> Any:
     """log(x / (1 - x)), the inverse of sigmoid."""
-    y = p.log(x / (1.0 - x))
-    if not taken(x):
-        return y
-    return with_derivatives(y, (x, p.where((x >= 0) & (x <= 1), 1.0 / (x * (1.0 - x)), math.nan)))
+    y, is_inside = p.log(x / (1.0 - x)), (x >= 0) & (x <= 1)
+    return with_backward(y, [x], lambda g: [p.where(is_inside, g / (x * (1.0 - x)), math.nan)])
 
 
 def sinc(x: Any) -> Any:
