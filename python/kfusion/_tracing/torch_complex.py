@@ -17,6 +17,7 @@ from .._graph.structure import leaves
 from .._graph.values import Traced
 from .._ops import joins
 from .._ops import primitives as p
+from .._ops.gradients import taken, with_derivatives
 from .._spec import is_array
 from . import dtype_names, library_calls, library_trials
 from .stored_numbers import STORED, makes_numbers, torch_numbers, torch_seen
@@ -148,7 +149,10 @@ def _imag(z: Any) -> Any:
 
 @_form("abs", "absolute", "__abs__")
 def _abs(z: Any) -> Any:
-    return p.MAPS["hypot"](*_parts(z))
+    """Of which, unlike hypot's, the gradient at 0 is 0."""
+    y = p.MAPS["hypot"](*_parts(z))
+    length = p.where(y == 0, 1.0, y) if taken(y) else y
+    return with_derivatives(y, *((part, part / length) for part in _parts(z)))
 
 
 @_form("conj")
