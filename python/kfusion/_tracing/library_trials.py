@@ -67,9 +67,12 @@ class Tried:
             for t in made if wants_gradients else ():
                 t.requires_grad_(t.is_floating_point())
             shown = self._call.viewed(made)
-            versions = [t._version for t in shown]
+            versions, layouts = [t._version for t in shown], [(t.shape, t.stride()) for t in shown]
             with torch.set_grad_enabled(wants_gradients):
                 found = _called_without_data(self._function, self._name, fill(self._structure, shown))
+        if layouts != [(t.shape, t.stride()) for t in shown]:
+            hint = f"write y = x.{self._name.removeprefix('torch.').removesuffix('_')}(...) instead"
+            raise trace_error(f"{self._name} changes how a tensor lies, not its elements,", hint)
         self.draws = any(torch.Tag.nondeterministic_seeded in op.tags for op in met.operators)
         return found, shown, [i for i, t in enumerate(shown) if t._version != versions[i]]
 
