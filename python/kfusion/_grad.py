@@ -100,7 +100,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     if tracer is None:
         seeds = Seeds()
         roots = [function, *guards.guarded(primals)]
-        with Snapshot(roots) as before:
+        with Snapshot(roots, by_any=True) as before:
             pass
         made = fuse(_Forward(function, has_aux, seeds))(*primals)
         pullback = fuse(_Pullback(function, has_aux, seeds))
@@ -108,7 +108,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
         drawn = seeds.taken()
 
         def pull_arrays(cotangents: Any) -> Any:
-            with Snapshot(roots, always=True), seeds.again(drawn):
+            with Snapshot(roots, always=True, by_any=True), seeds.again(drawn):
                 before.restore()  # what the function has set, it reads again as it was
                 return pullback(primals, cotangents)
 

@@ -17,6 +17,9 @@ _BY_NAME = ("getattr", "hasattr", "setattr", "delattr")
 _BY_ANY_NAME = {"vars", "dir", "eval", "exec", "locals", "__dict__", "__getattribute__", "__getattr__"}
 _BY_ANY_NAME |= {"attrgetter", "methodcaller", "asdict", "astuple", "getmembers", "getattr_static"}
 _ANY_GLOBAL = {"globals", "eval", "exec"}
+# Globals and attributes of what sets what its code does not name.
+_SET_ANY = {"setattr", "delattr", "globals", "locals", "vars", "eval", "exec", "cell_contents", "f_globals", "f_locals"}
+_SET_ANY |= {"__dict__", "__globals__", "__setattr__", "__delattr__", "__setstate__", "import_module", "reload"}
 _TAKE_NOTHING = {"NOP", "RESUME", "CACHE", "KW_NAMES", "EXTENDED_ARG", "PRECALL", "NOT_TAKEN"}
 _GIVE_NOTHING = ("STORE", "POP", "RETURN", "JUMP", "FOR_ITER", "RAISE", "SWAP", "COPY", "YIELD", "SEND", "DELETE")
 _IN_FORMATS = re.compile(r"\.([^\W\d]\w*)")
@@ -39,23 +42,26 @@ OF_DATACLASSES = {"__eq__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", 
 
 
 class Names(NamedTuple):
-    """What code names: globals, closure variables and attributes of whatever object; and the globals and attributes
-    that it sets (`written`, `stored`).
+    """What code names: globals, closure variables and attributes of whatever object; and the globals, closure variables
+    and attributes that it sets (`written`, `rebound`, `stored`).
 
     `imports` are modules that it imports itself. `asked` are attributes that may be missing: it asks for them, handles
     errors, or looks for them in `vars(x)`. `reads_any`: it reads attributes whose names it puts together, or has from
-    elsewhere; `reads_any_global`: globals, too. `writes_text`: of whatever object.
+    elsewhere; `reads_any_global`: globals, too. `sets_any`: it may set what it does not name. `writes_text`: of
+    whatever object.
     """
 
     globals: frozenset[Path]
     cells: frozenset[str]
     attributes: frozenset[str]
     written: frozenset[str]
+    rebound: frozenset[str]
     stored: frozenset[str]
     imports: frozenset[str]
     asked: frozenset[str]
     reads_any: bool
     reads_any_global: bool
+    sets_any: bool
     writes_text: bool
 
 
@@ -65,6 +71,7 @@ def names_of(code: CodeType) -> Names:
     paths: set[Path] = set()
     cells: set[str] = set()
     written: set[str] = set()
+    rebound: set[str] = set()
     stored: set[str] = set()
     imports: set[str] = set()
     constants = list(_constants(code))
@@ -89,6 +96,7 @@ def names_of(code: CodeType) -> Names:
             paths.add(path)
         elif rest.endswith("DEREF"):
             cells.add(name)
+            rebound |= set() if action == "LOAD" else {name}
         elif rest == "GLOBAL":
             written.add(name)
     named = {path[0] for path in paths}
@@ -103,11 +111,13 @@ def names_of(code: CodeType) -> Names:
         frozenset(cells),
         frozenset(attributes),
         frozenset(written),
+        frozenset(rebound),
         frozenset(stored),
         frozenset(imports),
         frozenset(attributes if handles or reads_any else filter(None, given)),
         reads_any,
         not _ANY_GLOBAL.isdisjoint(named),
+        not _SET_ANY.isdisjoint(named | attributes),
         not _WRITES_TEXT.isdisjoint(named | attributes) or any(n.startswith(("FORMAT", "CONVERT_V")) for n in opnames),
     )
 

@@ -66,11 +66,13 @@ def guarded(*arguments: Any) -> list[Any]:
 class Reached(NamedTuple):
     """What code can reach.
 
-    `owners` are objects, classes, modules and functions in which it may set something, `values` all that was found but
-    arrays. `changes_by_itself`: a clock is among it, or another thing that tells something else each time.
+    `owners` are objects, classes, modules and functions in which it may set something, `sets` the names that it sets
+    there, None where it may set any. `values` are all that was found but arrays. `changes_by_itself`: a clock is among
+    it, or another thing that tells something else each time.
     """
 
     owners: list[Any]
+    sets: frozenset[str] | None
     values: list[Any]
     arrays: list[Any]
     changes_by_itself: bool
@@ -82,7 +84,12 @@ def reached(roots: Iterable[Any]) -> Reached:
     search.follow(roots)
     held = [held.value for held in search.objects.values() if not parts.is_installed_module(held.value)]
     owners = [*search.functions, *search.layers.values(), *held]
-    return Reached(owners, search.met(), list(search.arrays.values()), search.changes_by_itself)
+    names = [names_of(function.__code__) for function in search.functions]
+    sets = frozenset().union(*(n.written | n.rebound | n.stored for n in names))
+    sets_any = any(n.sets_any for n in names)
+    return Reached(
+        owners, None if sets_any else sets, search.met(), list(search.arrays.values()), search.changes_by_itself
+    )
 
 
 def is_guarded_type(kind: type) -> bool:

@@ -13,13 +13,14 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from .._graph.source import NamesObjects, NothingReturned, RandomDraw, SetsState, TraceError, message, trace_error
 from .._graph.structure import is_plain, leaves
-from . import guards
+from . import guards, parts
 from .advanced import Positions, States
 from .alone import alone
 from .code_names import names_of
@@ -237,9 +238,13 @@ def containers_among(arguments: tuple[Any, Any]) -> Iterator[Any]:
 class Snapshot:
     """What can be reached from roots, and what the given containers hold, as it was when the context began, in which
     no other thread traces. It is restored when the context ends with an error. `always`: also without one.
+    `by_any`: what other code sets counts, too.
     """
 
-    def __init__(self, roots: Iterable[Any], given: Iterable[Any] = (), *, always: bool = False) -> None:
+    def __init__(
+        self, roots: Iterable[Any], given: Iterable[Any] = (), *, always: bool = False, by_any: bool = False
+    ) -> None:
+        self._by_any = by_any
         self._always = always
         self._looked_for = roots, given
         self._turn = contextlib.ExitStack()
@@ -247,6 +252,7 @@ class Snapshot:
     def _look(self, roots: Iterable[Any], given: Iterable[Any]) -> None:
         reached = guards.reached(roots)
         self.changes_by_itself = reached.changes_by_itself
+        self._sets = None if self._by_any else reached.sets
         self._positions = Positions(reached.values)
         self._states, self._elements = States(reached.values), Elements(reached.arrays)
         self._before = [(owner, kind, dict(held)) for owner in reached.owners for kind, held in scopes(owner)]
@@ -278,7 +284,7 @@ class Snapshot:
             for name in before.keys() | now.keys():
                 was, value = before.get(name, ABSENT), now.get(name, ABSENT)
                 held = [v for v in looked_through([was]) if id(v) in inside] if inside else []
-                if was is not value or held:
+                if self._is_set(owner, kind, name, was, value) or held:
                     in_targets |= set(map(id, held))
                     is_traced = any(inside[id(v)] for v in held) or (was is not value and holds_traced([value]))
                     target, own = (
@@ -291,6 +297,15 @@ class Snapshot:
         lost = (changed._replace(as_argument=False) for known, changed in arrays.items() if known not in in_targets)
         found += (Found(None, changed.array, False, (changed,)) for changed in lost)
         return [*found, *(Found(None, value, False, is_fixed=True) for value in self._states.changed())]
+
+    def _is_set(self, owner: Any, kind: str, name: Any, before: Any, value: Any) -> bool:
+        """Whether there is another value, which the function may have set. If no code that it reaches sets that name,
+        another thread has.
+        """
+        if value is before or self._sets is None or name in self._sets or holds_traced([value]):
+            return value is not before
+        is_replaced = kind == "attribute" and before is not ABSENT and value is not ABSENT and _is_own(owner)
+        return not (kind in ("global", "cell") or isinstance(owner, ModuleType) or is_replaced)
 
     def require_no_values(self, function: str) -> None:
         """After a trace. Tensors come back to where only what stands for them has been put: they are written to.
@@ -333,7 +348,7 @@ class Snapshot:
         for owner, kind, before in self._before:
             now = dict(scopes(owner))[kind]
             for name in before.keys() | now.keys():
-                if before.get(name, ABSENT) is not now.get(name, ABSENT):
+                if self._is_set(owner, kind, name, before.get(name, ABSENT), now.get(name, ABSENT)):
                     Target(weakref.ref(owner), kind, name).set(before.get(name, ABSENT))
 
     def __enter__(self) -> Snapshot:
@@ -347,6 +362,12 @@ class Snapshot:
         with self._turn:
             if self._always or kind is not None:
                 surely([self.restore])
+
+
+def _is_own(owner: Any) -> bool:
+    """Whether an object or class has nothing of libraries, whose code is not known."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    return all(base is object or parts.is_own_class(base) for base in kind.__mro__)
 
 
 def _stands_for(value: Any, tensor: Any) -> bool:
