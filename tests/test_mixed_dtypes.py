@@ -217,6 +217,7 @@ x.masked_fill(x > 0, s) ; torch.where(x > 0, x, s) ; x.clamp(max=s) ; x.clone().
 """
 REFUSED = {
     "a number beyond float32": lambda x: stored(x, 1e39), "alpha": lambda x: torch.add(x, x, alpha=True),
+    "a bool": lambda x: torch.sub(x, True, alpha=2),
     "float_power_": lambda x: x.clone().float_power_(2),
     "a named dtype": lambda x: torch.full_like(x, 1e6, dtype=torch.float16),
     "an infinite integer": lambda x: x.int().masked_fill(x > 0, x[0] / 0),

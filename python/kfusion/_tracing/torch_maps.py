@@ -143,12 +143,13 @@ def _add(input: Any, other: Any, *, alpha: float = 1) -> Any:
 
 @named("sub", "subtract")
 def _sub(input: Any, other: Any, *, alpha: float = 1) -> Any:
+    require_dtypes("subtract", input, other)
     return _map("subtract", input, _scaled(input, other, alpha))
 
 
 @named("rsub")
 def _rsub(input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return _map("subtract", other, _scaled(other, input, alpha))
+    return _sub(other, input, alpha=alpha)
 
 
 def _scaled(x: Any, y: Any, alpha: float) -> Any:
