@@ -13,7 +13,7 @@ from .._graph.tracer import constant
 from .._graph.values import stage
 from .._spec import FLOATS, described
 from . import primitives as p
-from .gradients import along_kept, at_0, root, share_of_extremes, taken, with_derivatives
+from .gradients import along_kept, root, share_of_extremes, taken, with_derivatives
 from .operation import Array, Axes, composite, operation
 from .views import astype, axes_or_all, axes_tuple, reshape, wide
 
@@ -106,11 +106,18 @@ def norm(x: Array, ord: float = 2, axis: Axes = None, keepdims: bool = False) ->
         if taken(x) and ord != 1:
             return along_kept(lambda axes: _extreme_length(length, x, axes), x, axis, keepdims)
         return length(p.absolute(x), axis, keepdims)
-    sizes = p.absolute(wide(x))
-    if taken(x):
-        sizes = p.where(p.isnan(x), wide(x), sizes)  # whose gradient would be 0
-    total = p.sum(p.power(sizes, ord), axis, keepdims)
-    return astype(at_0(lambda t: p.power(t, 1.0 / ord), total) if ord > 0 else p.power(total, 1.0 / ord), x._dtype)
+    w = wide(x)
+    return astype(along_kept(lambda axes: _power_length(w, ord, axes), w, axis, keepdims), x._dtype)
+
+
+def _power_length(x: Array, ord: float, axis: Axes) -> Array:
+    """As torch has them, the gradients of 0 and of rows of the length 0 are 0."""
+    sizes = p.absolute(x)
+    y = p.power(p.sum(p.power(sizes, ord), axis, True), 1.0 / ord)
+    if not taken(x):
+        return y
+    share = p.where(x == 0, 0.0, p.sign(x) * p.power(sizes, ord - 1.0))
+    return with_derivatives(y, (x, share * p.where(y == 0, 0.0, p.power(y, 1.0 - ord))))
 
 
 def _extreme_length(length: Callable[..., Array], x: Array, axis: Axes) -> Array:
