@@ -20,7 +20,7 @@ from .._ops import primitives as p
 from .._ops.gradients import taken, with_derivatives
 from .._spec import is_array
 from . import dtype_names, library_calls, library_trials
-from .stored_numbers import STORED, makes_numbers, torch_numbers, torch_seen
+from .stored_numbers import STORED, makes_numbers, numbers, torch_numbers, torch_seen
 from .traced import BINARY, COMPARISONS
 
 # Methods that say what any tensor of that shape and dtype says.
@@ -110,8 +110,10 @@ def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     if name in _ASKED:
         with torch._C.DisableTorchFunctionSubclass():
             return function(*args, **kwargs)
-    numbers = [leaf for leaf in leaves((args, kwargs)) if dtype_names.is_complex(leaf)]
-    formula = _FORMULAS.get(name) if all(n.dtype.is_complex for n in numbers) else None
+    if name == "contiguous":  # which is a copy or not by how the tensor itself lies
+        return numbers("torch", args[0].pairs.contiguous(**kwargs), dtype_names.name_of_dtype(args[0]))
+    given = [leaf for leaf in leaves((args, kwargs)) if dtype_names.is_complex(leaf)]
+    formula = _FORMULAS.get(name) if all(n.dtype.is_complex for n in given) else None
     found = NotImplemented if formula is None or kwargs else formula(*args)
     return library_calls.torch_call(function, f"torch.{name}", args, kwargs) if found is NotImplemented else found
 
