@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import gc
 import pickle
+import types
 import weakref
 from typing import Any
 
@@ -333,3 +336,41 @@ def test_torchs_names_of_axes():
             kf.sum(x, dim=1, axis=1)
         with pytest.raises(TypeError, match=r"kfusion\.exp: .*'dim'"):
             kf.exp(x, dim=1)
+
+
+@dataclasses.dataclass
+class Held:
+    module: Any
+
+
+GIVEN = {  # how a function gets a module
+    "argument": (lambda m, x: m(x), lambda m: m),
+    "list": (lambda held, x: held[0](x), lambda m: [m]),
+    "dict": (lambda held, x: held["m"](x), lambda m: {"m": m}),
+    "object": (lambda held, x: held.module(x), lambda m: types.SimpleNamespace(module=m)),
+    "dataclass": (lambda held, x: held.module(x), Held),
+    "method": (lambda f, x: f(x), lambda m: m.forward),
+    "partial": (lambda f, x: f(x), functools.partial),
+    "closure": (lambda f, x: f(x), lambda m: lambda x: m(x)),
+}
+
+
+def test_modules_among_the_arguments_train():
+    """Their buffers are written to, and their parameters have gradients."""
+
+    def check(_, f, given, needs_grad):
+        fused, modules = kf.fuse(f), [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(2)]
+        copies = copy.deepcopy(modules)
+        for n, number in enumerate((0, 1, 0, 0)):
+            x = torch.randn(3 + n, 4)
+            for call, m in ((f, modules[number]), (fused, copies[number])):
+                with torch.set_grad_enabled(needs_grad):
+                    y = call(given(m), x)
+                if needs_grad:
+                    y.pow(2).sum().backward()
+            for m, c in zip(modules, copies, strict=True):
+                torch.testing.assert_close([*m.buffers()], [*c.buffers()])
+                got, want = ([p.grad for p in x.parameters() if p.grad is not None] for x in (c, m))
+                torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+    sweep(check, [(name, *row, needs_grad) for name, row in GIVEN.items() for needs_grad in (False, True)])

@@ -172,9 +172,10 @@ def _running_module(function: Any, bound: inspect.BoundArguments) -> Callable[[]
     return functools.partial(modules.running, names) if names else str
 
 
-def _named_ids(tracer: Tracer, function: Any) -> set[int]:
-    """The arrays of outside that the function names, and those of modules."""
-    named = (value for guard in guards(function) for value in values(guard))
+def _named_ids(tracer: Tracer, function: Any, given: Sequence[Any]) -> set[int]:
+    """The arrays of outside that the function names, those of modules, and those that what is given holds or names."""
+    found = [*guards(function), *guards(function, *given)] if given else guards(function)
+    named = (value for guard in found for value in values(guard))
     return {id(value) for value in named if is_array(value)} | tracer.named_tensors().keys()
 
 
@@ -223,7 +224,8 @@ def trace_with(tracer: Tracer, function: Callable[..., Any], args: Sequence[Any]
         tracer.module = _running_module(function, bound)
     token = current.set(tracer)
     try:
-        named = functools.cache(lambda: _named_ids(tracer, function))
+        given = guarded(list(bound.arguments.values()))
+        named = functools.cache(lambda: _named_ids(tracer, function, given))
         with _own_code(tracer.attempt.watch):
             with torch_tensors.watched(tracer, lambda tensor: id(tensor) in named()):
                 result = _call(tracer, function, bound)
