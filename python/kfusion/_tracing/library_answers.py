@@ -156,7 +156,7 @@ def require_fitting(function: Any, name: str, args: Any, kwargs: Any) -> None:
 
 
 def _is_dtype(value: Any) -> bool:
-    return isinstance(value, sys.modules["torch"].dtype)
+    return isinstance(value, getattr(sys.modules.get("torch"), "dtype", ()))
 
 
 def _kind(value: Any) -> str:
