@@ -235,7 +235,7 @@ def _tensor_class(torch: Any) -> type[Traced]:
 
         @classmethod
         def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            """Of functions that torch does not tell __torch_function__ of (torch.range)."""
+            """Refuses functions that torch calls without asking __torch_function__ (torch.range)."""
             raise refusals.refused(f"torch.{op._schema.name.partition('::')[2]}")
 
     for name in set(dir(torch.Tensor)) - set(dir(TorchValue)) - {"__dict__", "__torch_dispatch__", *STATE}:
