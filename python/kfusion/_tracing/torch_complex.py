@@ -151,7 +151,7 @@ def _imag(z: Any) -> Any:
 
 @_form("abs", "absolute", "__abs__")
 def _abs(z: Any) -> Any:
-    """Of which, unlike hypot's, the gradient at 0 is 0."""
+    """The absolute value; unlike that of hypot, its gradient at 0 is 0."""
     y = p.MAPS["hypot"](*_parts(z))
     length = p.where(y == 0, 1.0, y) if taken(y) else y
     return with_derivatives(y, *((part, part / length) for part in _parts(z)))
