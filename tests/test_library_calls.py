@@ -320,6 +320,7 @@ def test_arguments_of_other_dtypes(rng):
         (lambda x: (x * image, image.T - x.T, torch.where(image > 50, x, -x), torch.ldexp(x, small["int8"] % 4)), x),
         (lambda x: (x * z, z.T[::2] / x.T[::2], x + z.to(torch.complex128)), x),
         (lambda i: (x.half() / (i + 1), x - i, i.int() << i, image ^ i), image),
+        (lambda i, x: (i + 1, x * (i + 1)), image, x.clone().requires_grad_()),  # which backward reads, too
     ]
     sweep(check, rows)
     f, table = kf.fuse(lambda x: x[0] * table), torch.arange(12, dtype=torch.uint8)[::2]

@@ -77,16 +77,26 @@ py::object torch_view(const View& v) {
     if (py::object x = torch_tensor_over(v)) return x;
   return foreign_view(py::module_::import("torch"), v);
 }
+/// Bools as bytes: torch's copies make ones of the small integers that some stand for.
+py::object as_bytes(const py::object& x) {
+  const auto torch = py::module_::import("torch");
+  return x.attr("dtype").is(torch.attr("bool")) ? x.attr("view")(torch.attr("uint8")) : x;
+}
+
 py::object torch_laid_out(const View& layout, const py::object& x) {
   py::tuple shape(layout.ndim), strides(layout.ndim);
   for (int d = 0; d < layout.ndim; ++d) {
     shape[d] = layout.shape[d];
     strides[d] = layout.strides[d] / static_cast<std::int64_t>(item_bytes(layout.dtype));
   }
-  return x.attr("new_empty_strided")(shape, strides).attr("copy_")(x);
+  py::object made = x.attr("new_empty_strided")(shape, strides);
+  as_bytes(made).attr("copy_")(as_bytes(x));
+  return made;
 }
-py::object torch_copy(const View&, const py::object& from) { return from.attr("clone")(); }
-void torch_write(const py::object& x, const View& to) { torch_view(to).attr("copy_")(x); }
+py::object torch_copy(const View&, const py::object& from) {
+  return as_bytes(from).attr("clone")().attr("view")(from.attr("dtype"));
+}
+void torch_write(const py::object& x, const View& to) { as_bytes(torch_view(to)).attr("copy_")(as_bytes(x)); }
 py::object torch_on_stream(Stream stream, int device) {
   const py::handle cuda = torch_functions().cuda;
   return cuda.attr("stream")(torch_stream(cuda, stream, device));
