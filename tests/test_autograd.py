@@ -321,6 +321,12 @@ def test_parameters_that_are_frozen_or_replaced() -> None:
     torch.testing.assert_close(linear.weight.grad, x.sum(0).expand(4, 4))
 
 
+def test_the_default_device_is_compared_by_value() -> None:
+    fused = kf.fuse(lambda x: x * 2 if torch.get_default_device().type == "cpu" else x)
+    assert [fused(torch.ones(3)).sum() for _ in range(2)] == [6, 6]
+    assert fused._cached() == 1
+
+
 def test_the_default_device_is_that_of_the_call() -> None:
     """A device's backward passes run in another thread."""
     x, seen = leaf(5), []

@@ -5,6 +5,7 @@ import gc
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 
@@ -244,6 +245,9 @@ def what_changes_in_between():
         return torch.sin(x) if len(calls) == 1 else torch.cos(x) * torch.tanh(x)
 
     by_name = lambda x: torch.sin(x) * names.scale + names.other  # noqa: E731
+    first, flags = np.array([0]), bytearray([0])
+    yield lambda x: (x * x)[int(first[0]) :], lambda: first.__setitem__(0, 1), made
+    yield lambda x: (x * x)[flags[0] :], lambda: flags.__setitem__(0, 1), "what it depends on .* was changed after"
     yield by_name, lambda: names.other.add_(1), ""  # no gradient needs it
     yield by_name, lambda: names.scale.add_(1), r"a tensor of shape \(4,\) that it names, .* was changed in place"
     yield by_name, lambda: [setattr(names, n, torch.ones(4).double()) for n in ("scale", "other")], ""

@@ -161,6 +161,13 @@ void bind_fuse(py::module_& m) {
           "_take_apart", [](FusedCallable& f) { f.take_apart(); },
           "_take_apart(self)\n--\n\nFrom now on _taken_apart is asked for each call, until _clear.\n")
       .def("_clear", [](FusedCallable& f) { f.clear(); }, "_clear(self)\n--\n\nForgets all signatures.\n");
+  py::class_<fuse::Environment>(m, "Environment", R"(Environment(guards)
+--
+
+What a list of kfusion._environment.guards.Guard says that a function depends on, as it is now.
+)")
+      .def(py::init<const py::handle&>(), py::arg("guards"), "__init__(self, guards)\n--\n\n")
+      .def("holds", &fuse::Environment::holds, "holds(self)\n--\n\nWhether all of that is still so.\n");
   m.def("element_strides", &fuse_binding::element_strides_of, py::arg("array"), py::arg("function_name"),
         py::arg("argument"), R"(element_strides(array, function_name, argument)
 --

@@ -13,6 +13,8 @@ from typing import Any
 
 from ._arrays import dtype_name
 from ._environment import guards
+from ._environment.elements import Elements
+from ._environment.frozen import Frozen
 from ._environment.state import Snapshot
 from ._fuse import FusedFunction, fuse
 from ._graph.seeds import Seeds
@@ -99,17 +101,16 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     tracer = tracer_of_leaves(primals)
     if tracer is None:
         seeds = Seeds()
-        roots = [function, *guards.guarded(primals)]
-        with Snapshot(roots, by_any=True) as before:
-            pass
+        found = guards.guards(function)
+        arrays = [v for guard in found for v in guards.values(guard) if is_array(v)]
+        frozen, before = Frozen(found, keeps=True), Elements(arrays)
         made = fuse(_Forward(function, has_aux, seeds))(*primals)
         pullback = fuse(_Pullback(function, has_aux, seeds))
         results, *aux = made if has_aux else (made,)
         drawn = seeds.taken()
 
         def pull_arrays(cotangents: Any) -> Any:
-            with Snapshot(roots, always=True, by_any=True), seeds.again(drawn):
-                before.restore()  # what the function has set, it reads again as it was
+            with frozen.again(f"{who}, pull"), before.again(f"{who}, pull"), seeds.again(drawn):
                 return pullback(primals, cotangents)
 
         pull_arrays.__name__ = pull_arrays.__qualname__ = "pull"

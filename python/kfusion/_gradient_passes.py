@@ -7,12 +7,15 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import starmap
 from typing import Any
 
 import numpy as np
 
-from ._environment import guards
+from . import _core
+from ._environment import calls, guards
+from ._environment.elements import as_they_are
 from ._environment.frozen import Frozen
 from ._environment.reach import reached
 from ._environment.state import Snapshot
@@ -60,10 +63,9 @@ class ForwardPass:
         alive = (self._captured[i]() for i in ids if i in self._captured)
         return [t for t in alive if t is not None]
 
-    def _environment(self, call: Any) -> Frozen:
+    def _environment(self, found: list[guards.Guard]) -> Frozen:
         """What the function depends on beside the arguments, as it is: of what is the same one object."""
-        arguments = [(), *zip(guards.guarded(call))]
-        made = Frozen(guard for argument in arguments for guard in guards.guards(self.__wrapped__, *argument))
+        made = Frozen(found)
         known = next((f for weak in self._frozen if (f := weak()) is not None and f.is_like(made)), made)
         self._frozen = [weak for weak in self._frozen if weak() not in (None, known)] + [weakref.ref(known)]
         return known
@@ -74,25 +76,43 @@ class ForwardPass:
         args, kwargs = call
         asked = iter(wanted)
         given = picked(call, lambda leaf: _is_value(leaf) and next(asked), holds_arrays)
-        frozen = self._environment(call)
-        before = list(_guarded_values(self.__wrapped__))  # `m.count += 1` leaves what stands for a tensor there
+        arguments = [(), *zip(guards.guarded(call))]
+        guarded = [guard for argument in arguments for guard in guards.guards(self.__wrapped__, *argument)]
+        frozen = self._environment(guarded)
+        before = _values(guarded)  # `m.count += 1` leaves what stands for a tensor there
         with tracer.differentiated(given):
             result = _with_objects(tracer, self.__wrapped__(*args, **kwargs))
             values_of(result)  # which computes what is computed when it is read, as in the backward pass
+        frozen.after(guarded)
         if (written := tracer.written()) and not _are_apart(tracer, written, result, given):
             raise _writes(self.__name__)
-        named = [*before, *_guarded_values(self.__wrapped__)]
+        now = guards.guards(self.__wrapped__)
+        named = [*before, *_values(now)]
         found = [*named, *(i.array for i in tracer.inputs if i.captured)]
         tensor = getattr(sys.modules.get("torch"), "Tensor", ())
         self._captured |= {id(t): weakref.ref(t) for t in found if isinstance(t, tensor)}
-        kept = _kept(tracer, result, given, self._memory, self._device)
+        computed, nodes = _computed(tracer, now)
+        kept = _kept(tracer, nodes, result, given, self._memory, self._device)
         passing = _passing(tracer, result, given)
-        return result, passing, _reached(tracer, result, passing, given), *kept, _named(tracer, named), frozen
+        return result, passing, _reached(tracer, result, passing, given), computed, *kept, _named(tracer, named), frozen
 
 
-def _guarded_values(function: Any) -> Iterator[Any]:
+def _values(found: Iterable[guards.Guard]) -> list[Any]:
     """What the function names, and the attributes that it reads."""
-    return (v for guard in guards.guards(function) for v in guards.values(guard))
+    return [value for guard in found for value in guards.values(guard)]
+
+
+def _computed(tracer: Tracer, found: Sequence[guards.Guard]) -> tuple[str, list[int]]:
+    """What the function computes, and of which elements that it has looked at, as a hash; the nodes that do it."""
+    computed, nodes = tracer.computed()
+    with as_they_are():
+        return " ".join([hex(computed), *sorted(starmap(_digest, calls.looked_at(tracer, found)))]), nodes
+
+
+def _digest(array: Any, elements: Any) -> str:
+    if elements is None and not isinstance(array, np.ndarray):  # many: torch counts changes of tensors
+        return str(None if array.is_inference() else array._version)
+    return str(_core.digest(array if elements is None else elements))
 
 
 def _passing(tracer: Tracer, result: Any, given: Sequence[Traced]) -> tuple[int, ...]:
@@ -140,22 +160,25 @@ def _named(tracer: Tracer, values: Iterable[Any]) -> tuple[int, ...]:
 
 
 def _kept(
-    tracer: Tracer, result: Any, given: Sequence[Traced], memory: int | None, device: dict[str, Any] | None
-) -> tuple[str, dict[int, Any], dict[int, tuple[int, ...]], tuple[int, ...]]:
+    tracer: Tracer,
+    nodes: Sequence[int],
+    result: Any,
+    given: Sequence[Traced],
+    memory: int | None,
+    device: dict[str, Any] | None,
+) -> tuple[dict[int, Any], dict[int, tuple[int, ...]], tuple[int, ...]]:
     """What backward is told of the forward pass.
 
     Returns:
-        What the function computes, as a hash; what is kept, by number among all that it computes, where results have
-        their number and stand below 0; those of them whose axes lie in another order, with the way back; the ids of
-        captured arrays that backward reads.
+        What is kept, by number among the nodes that compute, where results have their number and stand below 0; those
+        of them whose axes lie in another order, with the way back; the ids of captured arrays that backward reads.
     """
-    computed, nodes = tracer.computed()
     values = dict(enumerate(_traced(tracer, values_of(result))))
     numbers = [n for n, y in values.items() if y is not None]  # of results, with those of other arrays
     results = [y for y in values.values() if y is not None]
     params = _captured_parameters(tracer)
     if not any(y._dtype in FLOATS for y in results) or not (given or params):
-        return hex(computed), {}, {}, ()
+        return {}, {}, ()
     place = {node: i for i, node in enumerate(nodes)}
     kept: dict[int, Any] = {}
     orders = tracer.orders()
@@ -171,7 +194,7 @@ def _kept(
             kept[place[node]] = tracer.value(node)
     inverse = {n: tuple(map(order.index, range(len(order)))) for n, order in orders.items()}
     turned = {place[n]: axes for n, axes in inverse.items() if place.get(n) in kept}
-    return hex(computed), kept, turned, tuple(read)
+    return kept, turned, tuple(read)
 
 
 class BackwardPass:
@@ -220,12 +243,13 @@ class BackwardPass:
         with frozen.again(who):
             with tracer.differentiated(own), Snapshot(roots, always=True):
                 results = values_of(_with_objects(tracer, self.__wrapped__(*args, **kwargs)))
-            if not set(_named(tracer, _guarded_values(self.__wrapped__))) <= set(named):
+            read = {n: y for n, y in enumerate(_traced(tracer, results)) if y is not None}
+            tracer.require_no_product(list(read.values()))  # as the forward pass does
+            found = guards.guards(self.__wrapped__)
+            again, nodes_again = _computed(tracer, found)
+            if not set(_named(tracer, _values(found))) <= set(named):
                 raise RuntimeError(f"{who}: a tensor that it names was replaced after the forward pass")
-        read = {n: y for n, y in enumerate(_traced(tracer, results)) if y is not None}
-        tracer.require_no_product(list(read.values()))  # as the forward pass does
-        again, nodes_again = tracer.computed()
-        if hex(again) != computed:
+        if again != computed:
             what = "it did not do the same when it was traced again for its gradients"
             raise RuntimeError(f"{who}: {what}: let it depend on nothing but its arguments")
         known = [(y, g) for y, g in zip(results, cotangents, strict=True) if g is not None]

@@ -411,6 +411,8 @@ Environment::Environment(std::vector<Guard> guards, std::uint64_t number)
   each_of_all(guards_, Keep{met, values_, counting_});
 }
 
+Environment::Environment(const py::handle& list) : Environment(read_all(list), Guards::kUnknown) {}
+
 bool Environment::holds() const {
   auto next = values_.begin();
   auto counts = counting_.begin();

@@ -32,6 +32,8 @@ struct Guard {
 class Environment {
  public:
   Environment(std::vector<Guard> guards, std::uint64_t number);
+  /// The present values of a list of `kfusion._environment.guards.Guard`.
+  explicit Environment(const py::handle& list);
 
   std::uint64_t number() const { return number_; }
   bool guards(const std::vector<Guard>& guards) const { return guards == guards_; }

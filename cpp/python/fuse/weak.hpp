@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <string_view>
 
 namespace kfusion::fuse {
 
@@ -64,7 +65,8 @@ class Remembered {
     if (PyFloat_Check(own))
       return std::bit_cast<std::uint64_t>(PyFloat_AS_DOUBLE(own)) ==
              std::bit_cast<std::uint64_t>(PyFloat_AS_DOUBLE(object));
-    if (!PyLong_CheckExact(own) && !PyUnicode_CheckExact(own) && !PyBytes_CheckExact(own)) return false;
+    const bool is_device = std::string_view(Py_TYPE(own)->tp_name) == "torch.device";
+    if (!PyLong_CheckExact(own) && !PyUnicode_CheckExact(own) && !PyBytes_CheckExact(own) && !is_device) return false;
     return PyObject_RichCompareBool(own, object, Py_EQ) == 1;
   }
 

@@ -250,25 +250,29 @@ def _watched(tracer: Tracer, guards: Sequence[Guard]) -> list[tuple[Any, bool, A
     array that nobody names was computed. And those of which a copy is the input, or whose elements were looked at, with
     the elements that are compared.
     """
-    found = {id(value): value for guard in guards for value in values(guard) if value is not None}
-    named = found.keys()
+    named = {id(value) for guard in guards for value in values(guard) if value is not None}
     captured = [tracer.moved.get(id(i.array), i.array) for i in tracer.inputs if i.captured]
     is_computed = any(id(a) not in named and id(getattr(a, "_base", None)) not in named for a in captured)
     tensors = [t for g in guards if modules.is_module(g.owner) for t in modules.tensors(g.owner, g.names)]
     known = set(map(id, captured))
     by_value = [(t, True, elements.of_tensor(t)) for t in tracer.moved.values() if id(t) in named]
-    by_value += [(tensor, True, elements.of_tensor(part)) for tensor, part in tracer.looked_at.values()]
-    by_value += [(array, True, None) for array in _looked_at_by_numpy(tracer, guards, found, captured)]
+    by_value += [(array, True, seen) for array, seen in looked_at(tracer, guards)]
     return by_value + [(t, is_computed, None) for t in tensors if is_computed or id(t) not in known]
 
 
-def _looked_at_by_numpy(
-    tracer: Tracer, guards: Sequence[Guard], named: Mapping[int, Any], captured: Sequence[Any]
-) -> list[Any]:
+def looked_at(tracer: Tracer, guards: Sequence[Guard]) -> list[tuple[Any, Any]]:
+    """Captured tensors whose elements decide on the graph, with those (None: many), and arrays of NumPy's that may."""
+    seen = [(tensor, elements.of_tensor(part)) for tensor, part in tracer.looked_at.values()]
+    return seen + [(array, None) for array in _looked_at_by_numpy(tracer, guards)]
+
+
+def _looked_at_by_numpy(tracer: Tracer, guards: Sequence[Guard]) -> list[Any]:
     """Arrays of NumPy's that the function may look at. All of them where operands are scalars, or arrays that nobody
     names, which may be computed of them.
     """
     most = elements.MOST_COMPARED_BY_CALLS
+    named = {id(value): value for guard in guards for value in values(guard)}
+    captured = [tracer.moved.get(id(i.array), i.array) for i in tracer.inputs if i.captured]
     found = {i: v for i, v in named.items() if isinstance(v, np.ndarray) and v.nbytes <= most}
     found = {i: v for i, v in found.items() if not v.dtype.hasobject}  # whose objects guards compare
     arrays = {i: v for i, v in found.items() if type(v) is np.ndarray}

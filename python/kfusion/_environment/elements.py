@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,24 +35,40 @@ class Elements:
     """What is in arrays now."""
 
     def __init__(self, arrays: Iterable[Any]) -> None:
-        with _as_they_are():
+        with as_they_are():
             made = (_Numpys(a) if isinstance(a, np.ndarray) else _Torchs(a) for a in arrays if _is_compared(a))
             self._before: list[_Numpys | _Torchs] = list(made)
 
     def changed(self) -> dict[int, Changed]:
         """Those in which something else is now, by id."""
-        with _as_they_are():
+        with as_they_are():
             return {id(before.array): before.change() for before in self._before if before.is_other()}
 
     def restore(self) -> None:
         """Puts back what was there, as far as it is known."""
-        with _as_they_are():
+        with as_they_are():
             for before in self._before:
                 if before.is_other():
                     before.restore()
 
+    @contextlib.contextmanager
+    def again(self, who: str) -> Iterator[None]:
+        """A context in which they have the elements that they had.
 
-def _as_they_are() -> contextlib.AbstractContextManager[Any]:
+        Raises:
+            RuntimeError: those of a large array are not known. `who` begins the message.
+        """
+        now = Elements(before.array for before in self._before)
+        self.restore()
+        try:
+            if not all(before.is_back() for before in self._before):
+                raise RuntimeError(f"{who}: a large array that it names was changed in place after the forward pass")
+            yield
+        finally:
+            now.restore()
+
+
+def as_they_are() -> contextlib.AbstractContextManager[Any]:
     """Where another trace looks at tensors, it does not see that we do."""
     torch = sys.modules.get("torch._C")  # another thread may be importing torch
     return getattr(torch, "DisableTorchFunction", contextlib.nullcontext)()
@@ -98,6 +114,10 @@ class _Numpys:
             own[...] = np.frombuffer(self._bytes, own.dtype).reshape(own.shape)
         array.flags.writeable = self._is_writeable
 
+    def is_back(self) -> bool:
+        """Whether that was all."""
+        return not self.is_other()
+
     def _looks_other(self) -> bool:
         array = self.array
         return (array.shape, array.strides, array.flags.writeable) != (self._shape, self._strides, self._is_writeable)
@@ -120,6 +140,11 @@ class _Torchs:
         if self._bytes is not None and _bytes(self.array) not in (None, self._bytes):
             ctypes.memmove(self.array.data_ptr(), self._bytes, len(self._bytes))
 
+    def is_back(self) -> bool:
+        """Whether that was all, but for torch's count of changes."""
+        is_known = self._bytes is not None and self.array.shape == self._state[1]
+        return _bytes(self.array) == self._bytes if is_known else _state(self.array) == self._state
+
 
 def _plain(array: np.ndarray) -> np.ndarray:
     return array if type(array) is np.ndarray else array.view(np.ndarray)
@@ -130,7 +155,7 @@ def _state(tensor: Any) -> Any:
     try:
         version = 0 if tensor.is_inference() else tensor._version
         gradient = tensor.grad if tensor.is_leaf else None
-        return version, tensor.data_ptr(), tensor.shape, tensor.requires_grad, id(gradient)
+        return version, tensor.shape, tensor.data_ptr(), tensor.requires_grad, id(gradient)
     except RuntimeError:  # it has no memory of its own: torch transforms a function with it
         return None
 

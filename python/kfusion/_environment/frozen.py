@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextvars import ContextVar
 from threading import local
 from types import FunctionType, ModuleType
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import _core
 from .._graph.structure import ATOMS, blank
 from . import parts
 from .alone import alone
@@ -20,6 +21,7 @@ from .contents import ABSENT, contents, is_container, set_contents
 from .guards import Guard
 from .targets import Target, scopes
 
+_SOMETHING = object()  # stands for whatever is there
 _IMMUTABLE = (tuple, frozenset)
 _IN_PLACE = (set, deque, local, ContextVar, np.ndarray)  # containers that are set as they were; others are made anew
 
@@ -40,18 +42,22 @@ class _Items:
 
 
 class _Scope(NamedTuple):
-    """What names of an owner are bound to. `without`: where all its names count but these."""
+    """What names of an owner are bound to. `whole`: these are all its names."""
 
     owner: weakref.ref[Any]
     kind: str
     values: dict[Any, Any]
-    without: Sequence[Any] | None = None
+    whole: bool = False
 
 
 class Frozen:
-    """The values that guards compare, as they are when this is made. Like guards, it keeps no array alive."""
+    """The values that guards compare, as they are when this is made. Like guards, it keeps no array alive, unless
+    `keeps`.
+    """
 
-    def __init__(self, guards: Iterable[Guard]) -> None:
+    def __init__(self, guards: list[Guard], *, keeps: bool = False) -> None:
+        self._keeps = keeps
+        self._environments = [_core.Environment(guards)]
         self._known: dict[int, tuple[Any, Any]] = {}  # by id, while this is made
         self._contents: list[tuple[Any, _Items]] = []
         self._scopes = [
@@ -63,17 +69,25 @@ class Frozen:
 
     def is_like(self, other: Frozen) -> bool:
         """Whether it holds now, and has what another one has that was just made."""
-        if len(self._scopes) != len(other._scopes) or any(self._changed()) or any(self._others()):
+        if len(self._scopes) != len(other._scopes) or not self._holds():
             return False
         pairs = zip(self._scopes, other._scopes, strict=True)
         return all(x.owner() is y.owner() and x.kind == y.kind and x.values.keys() == y.values.keys() for x, y in pairs)
+
+    def after(self, guards: list[Guard]) -> None:
+        """What the function has left, such as results that `functools.lru_cache` keeps, may be there as well."""
+        if not self._holds():
+            self._environments.append(_core.Environment(guards))
+
+    def _holds(self) -> bool:
+        return any(environment.holds() for environment in self._environments)
 
     @contextlib.contextmanager
     def again(self, who: str) -> Iterator[None]:
         """A context in which names are bound to what they were bound to.
 
         Raises:
-            RuntimeError: to something that is gone; `who` begins its message.
+            RuntimeError: to something that is gone, or other things that guards compare have changed. `who` begins it.
         """
         with alone():
             made = _Made(who)
@@ -85,30 +99,33 @@ class Frozen:
                     target.set(was)
                 for value, _, items in held:
                     set_contents(value, items)
+                if not self._holds():
+                    what = "what it depends on beside its arguments was changed after the forward pass"
+                    raise RuntimeError(f"{who}: {what}")
                 yield
             finally:
                 for value, now, _ in held:
                     set_contents(value, now)
-                for target, now, _ in changed:
-                    target.set(now)
+                for target, now, was in changed:
+                    if target.value() is was:  # no other thread has set it since
+                        target.set(now)
 
     def _changed(self) -> Iterator[tuple[Target, Any]]:
         """What is bound to something else now, and what stands for what it was."""
-        for weak, kind, values, without in self._scopes:
+        for weak, kind, values, is_whole in self._scopes:
             if (owner := weak()) is None:
                 continue
             now = dict(scopes(owner))[kind]
             others = (name for name, was in values.items() if not _is(now.get(name, ABSENT), was, set()))
             yield from ((Target(weak, kind, name), values[name]) for name in others)
-            added = () if without is None else now.keys() - values.keys() - {*without}
-            yield from ((Target(weak, kind, name), ABSENT) for name in added)
+            yield from ((Target(weak, kind, name), ABSENT) for name in now if is_whole and name not in values)
 
     def _others(self) -> Iterator[tuple[Any, dict[Any, Any]]]:
         return ((value, was.held) for value, was in self._contents if not _holds(value, was, set()))
 
     def _kept(self, value: Any) -> Any:
         """What stands for a value: for a container what it holds, for another object a weak reference, if possible."""
-        if type(value) in ATOMS or value is ABSENT:
+        if type(value) in ATOMS or value is ABSENT or value is _SOMETHING:
             return value
         if id(value) not in self._known:
             if isinstance(value, _IMMUTABLE) or is_container(value):
@@ -117,7 +134,8 @@ class Frozen:
                 items.held |= {key: self._kept(item) for key, item in _items(value).items()}
                 self._contents += [(value, items)] * stays
             else:
-                stays = not type(value).__weakrefoffset__ or (type(value) is FunctionType and not value.__closure__)
+                holds_none = type(value) is FunctionType and not value.__closure__
+                stays = self._keeps or holds_none or not type(value).__weakrefoffset__
                 self._known[id(value)] = value, value if stays else _Weak(value)
         return self._known[id(value)][1]
 
@@ -136,8 +154,8 @@ def _scopes(guard: Guard) -> Iterator[_Scope]:
         return
     own = known["attribute"]
     if guard.whole:
-        values = {name: value for name, value in own.items() if name not in guard.names}
-        yield _Scope(weakref.ref(owner), "attribute", values, guard.names)
+        values = {name: _SOMETHING if name in guard.names else value for name, value in own.items()}
+        yield _Scope(weakref.ref(owner), "attribute", values, whole=True)
         return
     yield _Scope(weakref.ref(owner), "attribute", {name: own.get(name, ABSENT) for name in guard.names})
     kinds = () if isinstance(owner, ModuleType) else parts.classes(owner)
@@ -156,6 +174,8 @@ def _is(value: Any, kept: Any, met: set[tuple[int, int]]) -> bool:
         return type(value) is kept.kind and _holds(value, kept, met)
     if type(kept) is _Weak:
         return kept() is value
+    if kept is _SOMETHING:
+        return value is not ABSENT
     return value is kept or (type(value) is type(kept) and type(value) in ATOMS and repr(value) == repr(kept))
 
 

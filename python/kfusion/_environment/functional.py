@@ -105,15 +105,16 @@ class PutTogether:
         self.sets_values = False  # beside arguments
         self._memories: dict[int, dict[int, Traced]] = {}  # by id: the values that are set
         self._made: list[Any] = []
+        self._returns_made = False
         self._before: list[dict[Any, Any]] = []
 
     def returned(self, result: Any, placed: Mapping[int, Any]) -> Any:
-        """The function's result, and what it changed in objects and set in targets. The result itself where there are
-        none.
+        """The function's result, and what it changed in objects and set in targets. The result itself where that is all
+        and no such object is in it.
         """
         if not self._made and not placed:
             return result
-        result = self._numbered(result, is_set=False)
+        numbered = self._numbered(result, is_set=False)
         self._note_memories(placed)
         changed = {}
         for number, (made, before) in enumerate(zip(self._made, self._before, strict=True)):
@@ -123,12 +124,14 @@ class PutTogether:
             if not same(before, after):
                 kept = {key for key in after if key in before and after[key] is before[key]}
                 changed[number] = {k: whole_of(-1) if k in kept else self._numbered(v) for k, v in after.items()}
+        if not changed and not placed and not self._returns_made:
+            return result
         set_in_targets = {n: self._numbered(v) for n, v in placed.items()}
         values = list(self._values.values())
         if not values:  # a function of arrays computes something
             self.sets_values = True
             values = [v for v in leaves(self._call) if is_traced(v)][:1]
-        return Returned(tuple(values), result, changed, set_in_targets)
+        return Returned(tuple(values), numbered, changed, set_in_targets)
 
     def made_of(self, argument: Any) -> Any:
         """An argument with objects in place of parts; itself where it has none."""
@@ -175,6 +178,7 @@ class PutTogether:
 
         def leaf(_: str, v: Any) -> Any:
             if id(v) in numbers:
+                self._returns_made = self._returns_made or not is_set
                 return whole_of(numbers[id(v)])
             if is_traced(v):
                 source = self._set_source(v) if is_set else Value(self._number(v))

@@ -238,13 +238,9 @@ def containers_among(arguments: tuple[Any, Any]) -> Iterator[Any]:
 class Snapshot:
     """What can be reached from roots, and what the given containers hold, as it was when the context began, in which
     no other thread traces. It is restored when the context ends with an error. `always`: also without one.
-    `by_any`: what other code sets counts, too.
     """
 
-    def __init__(
-        self, roots: Iterable[Any], given: Iterable[Any] = (), *, always: bool = False, by_any: bool = False
-    ) -> None:
-        self._by_any = by_any
+    def __init__(self, roots: Iterable[Any], given: Iterable[Any] = (), *, always: bool = False) -> None:
         self._always = always
         self._looked_for = roots, given
         self._turn = contextlib.ExitStack()
@@ -252,7 +248,7 @@ class Snapshot:
     def _look(self, roots: Iterable[Any], given: Iterable[Any]) -> None:
         reached = guards.reached(roots)
         self.changes_by_itself = reached.changes_by_itself
-        self._sets = None if self._by_any else reached.sets
+        self._sets = reached.sets
         self._positions = Positions(reached.values)
         self._states, self._elements = States(reached.values), Elements(reached.arrays)
         self._before = [(owner, kind, dict(held)) for owner in reached.owners for kind, held in scopes(owner)]
