@@ -32,7 +32,7 @@ from ._graph import heads
 from ._graph.appended import ReadsItems
 from ._graph.sizes import RecordedGraph
 from ._graph.source import NamesObjects, RandomDraw, SetsState
-from ._graph.structure import holds_arrays, is_plain_type, leaves, walk
+from ._graph.structure import has_plain, holds_arrays, leaves, walk
 from ._graph.tape import NotTheSame, Shape
 from ._graph.tracer import Tracer
 from ._graph.values import Argument, Attempt, place_of
@@ -145,7 +145,7 @@ class FusedFunction(_core.FusedCallable):
 
     def _differentiable(self, args: Any, kwargs: Any, out: Any, stream: Any) -> Any:
         """A call with tensors that require grad, or of a function that names some, for C++."""
-        if not self._is_inner and any(map(is_plain_type, set(map(type, leaves((args, kwargs)))))):
+        if not self._is_inner and has_plain((args, kwargs)):
             self._targets.take_self()
             return self._taken_apart(args, kwargs, out, stream)
         if self._targets.are_known:

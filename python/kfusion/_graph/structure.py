@@ -109,7 +109,7 @@ def _looks_plain(kind: Any) -> bool:
 
 
 def _is_dataclass(value: Any) -> bool:
-    return dataclasses.is_dataclass(type(value))
+    return hasattr(type(value), "__dataclass_fields__")
 
 
 def walk(
@@ -226,6 +226,12 @@ def leaves(value: Any) -> Iterator[Any]:
             inside.remove(stack.pop()[0])
 
 
+def has_plain(value: Any) -> bool:
+    """Whether a leaf of an argument is an object that is Python's to take apart."""
+    parts = _parts(value)
+    return is_plain_type(type(value)) if parts is None else any(map(has_plain, parts))
+
+
 def containers(value: Any, inside: Sequence[int] = ()) -> Iterator[Any]:
     """The lists, dicts and dataclass instances of which an argument's leaves are the parts."""
     parts = _parts(value)
@@ -282,7 +288,8 @@ def _constant(structure: Any) -> Constant | None:
         return structure if kind is Constant else Constant(structure)
     if kind is tuple and all(type(part) in ATOMS for part in structure):
         return Constant(structure)
-    return None
+    holds = isinstance(structure, (tuple, list, dict, Slot, Fresh)) or may_hold_results(structure)
+    return None if holds else Constant(structure)
 
 
 def _filler(structure: Any) -> Callable[[list[Any]], Any]:
