@@ -11,4 +11,4 @@ set_source_files_properties(cpp/cpu/machine_code/libm_table.cpp cpp/cpu/codegen/
                             PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 # What writes the ops' texts: at more than -O1 22 s for the first of them in the place of 8, and twice the code.
 set_source_files_properties(cpp/cpu/codegen/math/ops.cpp cpp/cpu/codegen/math/divisor.cpp
-                            cpp/cpu/codegen/math/random_words.cpp PROPERTIES COMPILE_OPTIONS -O1)
+                            cpp/cpu/codegen/math/random_words.cpp PROPERTIES COMPILE_OPTIONS "$<$<NOT:$<CONFIG:Debug>>:-O1>")
