@@ -15,7 +15,7 @@ import kernel_loops
 from kfusion import _core
 from kfusion._devices import running
 
-# The same plans, and so the same texts, on every machine.
+# One device for every machine, so that plans and texts are the same everywhere.
 DEVICE = {**running.device("cpu").to_dict(), "cache_bytes": 32 << 20, "on_chip_bytes": 1 << 20, "tile_bytes": 1 << 20}
 HAVE_COMPILER = shutil.which("g++") is not None
 FLAGS = ["-std=c++20", "-O0", "-w", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fPIC", "-shared"]
