@@ -155,12 +155,22 @@ def test_at_bounds_and_of_rows():
     ]  # fmt: skip
     sweep(lambda f, *values: check(f, points(*values), 1e-8), bounds)
     reductions = (
-        lambda x: x.max(), lambda x: x.min(), lambda x: x.amax(-1), lambda x: x.prod(), lambda x: x.prod(-1),
-        lambda x: x.norm(p=INF), lambda x: x.norm(p=-INF, dim=-1), lambda x: x.norm(p=3),
+        lambda x: x.max(), lambda x: x.min(), lambda x: x.amax(-1), lambda x: x.norm(p=INF), lambda x: x.norm(p=-INF, dim=-1), lambda x: x.norm(p=3),
         lambda x: x.norm(p=0.5, dim=-1), lambda x: x.norm(p=-1, dim=-1),
     )  # fmt: skip
     rows = ([NAN, 1, NAN], [1, 1, -1], [NAN, 0, 2], [0, 0, 2], [INF, 0, 2], [INF, 1, -INF], [0, 0, 0])
     sweep(check, [(f, [np.array([row], float)]) for f in reductions for row in rows])
+
+
+def test_products_of_zeros_infinities_and_nan(rng):
+    """The gradient is the product of the other factors; torch's, where it is a number."""
+    for dim in (-1, 0, None):
+        product = (lambda x: x.prod()) if dim is None else (lambda x, dim=dim: x.prod(dim))
+        fused = kf.fuse(product)
+        for _ in range(40):
+            drawn = [rng.choice([0, -0.0, INF, -INF, NAN, 2, -3, 0.5], (3, 4), p=[0.1] * 5 + [0.2, 0.2, 0.1])]
+            got, want = gradients(fused, drawn)[-1], gradients(product, drawn)[-1]
+            torch.testing.assert_close(torch.where(want.isnan(), want, got), want, rtol=1e-9, atol=0, equal_nan=True)
 
 
 # ---- infinite parameters --------------------------------------------------------------------------------------------

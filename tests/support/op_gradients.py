@@ -57,6 +57,7 @@ DIFFERENT = (
     ),
     ("a tensor that is overwritten has the gradient None, and zeros in torch", "", ["fill", "zero_"]),
     ("cancellation near 0 leaves other digits in both", "bounds, saturation", ["sinc", "special_sinc"]),
+    ("products overflow in another order of the factors", "saturation", ["prod", "masked_prod"]),
     ("the signs of zeros decide those of infinities of singular matrices", "zeros, masked rows", ["linalg_cond"]),
     ("infinite logits are multiplied by 0", "infinities, masked rows", ["multilabel_soft_margin_loss"]),
     (

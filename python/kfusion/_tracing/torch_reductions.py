@@ -45,12 +45,14 @@ def _product(input: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any =
 
 
 def _with_slopes(y: Any, x: Any, axes: Any) -> Any:
-    """A product, whose derivative by each factor is the product of the others: with one that is 0 not y / x."""
-    is_0, is_odd = x == 0, p.logical_not(p.isfinite(x))
-    zeros, odd = (p.sum(views.astype(v, x._dtype), axes, True) for v in (is_0, is_odd))
-    is_only_odd = p.logical_and(is_odd, odd == 1)  # the others' product is 0, where the whole one is NaN
-    beside_0 = p.where(is_0, p.prod(p.where(is_0, 1.0, x), axes, True), p.where(is_only_odd, 0.0, y))
-    return with_derivatives(y, (x, p.where(zeros == 0, y / x, p.where(zeros == 1, beside_0, 0.0))))
+    """A product, whose derivative by each factor is the product of the others: y / x but for these kinds of factors."""
+    slopes = y / x
+    kinds = x == 0, p.isinf(x), p.isnan(x)
+    zeros, *others = (p.sum(views.astype(is_kind, x._dtype), axes, True) for is_kind in kinds)
+    for is_kind, count in zip(kinds, (zeros, *others), strict=True):
+        beside = p.where(count == 1, p.prod(p.where(is_kind, 1.0, x), axes, True), y * p.sign(x))
+        slopes = p.where(is_kind, beside, slopes)
+    return with_derivatives(y, (x, p.where(zeros > 1, 0.0, slopes)))
 
 
 def _largest(op: str) -> Callable[..., Any]:
