@@ -232,8 +232,8 @@ def test_large_sums_do_not_overflow():
 def test_threads_and_callers(threads, rng):
     """Bits depend on neither, and the BLAS has its threads back."""
 
-    def checked(dtype):
-        arrays = operands(rng, 700, 1300 if dtype in HALVES else 300, 900, dtype=dtype)
+    def checked(rows, cols, dtype):
+        arrays = operands(rng, rows, 1300 if dtype in HALVES else 300, cols, dtype=dtype)
         fs = [forced(f) for f in (STORED["bias and gelu"], REDUCED["splade"], REDUCED["logsumexp"])]
         results, before = [], _core.testing.blas_threads()
         for n in (1, 2, 3):
@@ -245,7 +245,9 @@ def test_threads_and_callers(threads, rng):
             assert [j.result() for j in jobs] == results[0] * 4
         assert _core.testing.blas_threads() == before
 
-    sweep(checked, [(dtype,) for dtype in (SINGLE, *HALVES)])
+    # few rows, or columns: threads share parts of what is reduced
+    rows = [(700, 900, dtype) for dtype in (SINGLE, *HALVES)]
+    sweep(checked, [*rows, (30, 9000, SINGLE), (9000, 30, SINGLE)])
 
 
 FORKED = {

@@ -60,21 +60,21 @@ std::int64_t right_bytes(const Contraction& c) {
   return elements * item_of(c);
 }
 
-/// More of them, where each is long work, along the axes that are kept.
+/// More of them, where each is long work. Parts of a reduced axis have to be combined: first along those that are kept.
 void split_for_threads(const Contraction& c, Block& b) {
-  const std::int64_t cores = usable_cores(), most = c.reduces == Reduces::kNothing ? std::max(kJobs, cores) : cores;
+  const bool reduces = c.reduces != Reduces::kNothing;
+  const std::int64_t cores = usable_cores(), most = reduces ? cores : std::max(kJobs, cores);
   const auto by_flops = static_cast<std::int64_t>(c.flops() / kJobFlops);
   const std::int64_t wanted = std::min(most, std::max(by_flops, right_bytes(c) / kJobBytes));
+  const std::int64_t least = 2 * (reduces ? kLeastReduced : kLeastSide);
   const auto jobs = [&] {
-    const std::int64_t rows = c.reduces == Reduces::kRows ? 1 : divide_up(c.rows, b.rows);
-    const std::int64_t cols = c.reduces == Reduces::kCols ? 1 : divide_up(c.cols, b.cols);
-    return divide_up(c.batches, b.batches) * rows * cols;
+    return divide_up(c.batches, b.batches) * divide_up(c.rows, b.rows) * divide_up(c.cols, b.cols);
   };
   while (jobs() < wanted) {
-    std::int64_t& side = c.reduces == Reduces::kRows                      ? b.cols
-                         : c.reduces == Reduces::kCols || b.rows > b.cols ? b.rows
-                                                                          : b.cols;
-    if (side < 2 * (c.reduces == Reduces::kNothing ? kLeastSide : kLeastReduced)) break;
+    const bool rows_first = reduces ? c.reduces == Reduces::kCols : b.rows > b.cols;
+    std::int64_t &first = rows_first ? b.rows : b.cols, &second = rows_first ? b.cols : b.rows;
+    std::int64_t& side = first < least ? second : first;
+    if (side < least) break;
     side = divide_up(side, 2);
   }
 }
@@ -181,6 +181,10 @@ class ProductKernel::Run {
     for (int i = 0; i < p.given_loads; ++i) loads_[at(i)] = loads[i];
     for (std::size_t i = 0; i < p.made.size(); ++i) loads_[at(p.given_loads) + i] = p.made[i].data();
     stream_ = streams(p.stored_bytes);
+    for (const DType t : p.partials) {
+      const std::int64_t bytes = jobs() * p.cut.parts * kept(p.cut.block) * static_cast<std::int64_t>(item_bytes(t));
+      partials_.emplace_back(at(bytes)), partial_bytes_ += bytes;
+    }
     for (std::size_t i = 0; i < c_.products.size(); ++i) {
       const Product& product = c_.products[i];
       const bool merged = p.cut.block.batches > 1;
@@ -197,10 +201,15 @@ class ProductKernel::Run {
       for (const auto& [extents, piece] : *pieces) piece.kernel.compile(stream_ && pieces == &p_.pieces);
     for (const WideProduct& w : p_.wide) w.compile();
     const Blas::OneThread each(blas_);
-    parallel_for(jobs(), threads_for(work), [this](std::int64_t begin, std::int64_t end) {
-      Memory mine(p_);
-      for (std::int64_t job = begin; job < end; ++job) run_job(job, mine);
+    const std::int64_t parts = p_.cut.parts;
+    parallel_for(jobs() * parts, threads_for(work), [&](std::int64_t begin, std::int64_t end) {
+      const Memory mine(p_);
+      for (std::int64_t i = begin; i < end; ++i) run_part(i / parts, i % parts, mine);
     });
+    if (parts > 1)
+      parallel_for(jobs(), threads_for(partial_bytes_), [this](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t job = begin; job < end; ++job) combine(job);
+      });
   }
 
  private:
@@ -209,14 +218,9 @@ class ProductKernel::Run {
     explicit Memory(const Parts& p)
         : block_bytes(round_up(p.cut.block.size() * p.item, 64)),
           products(at(block_bytes) * p.c.products.size()),
-          panels(scratch_bytes(p.wide)) {
-      const std::int64_t kept =
-          p.cut.block.size() / (p.c.reduces == Reduces::kRows ? p.cut.block.rows : p.cut.block.cols);
-      for (const DType t : p.partials) partials.emplace_back(at(kept * p.cut.parts) * item_bytes(t));
-    }
+          panels(scratch_bytes(p.wide)) {}
     std::int64_t block_bytes;
     Buffer products, panels;
-    std::vector<Buffer> partials;
   };
 
   std::int64_t jobs() const {
@@ -238,25 +242,29 @@ class ProductKernel::Run {
   }
 
   /// Neighbouring jobs have the same columns: a part of the right factor, which is often the larger one.
-  void run_job(std::int64_t job, const Memory& mine) const {
+  At part_at(std::int64_t job, std::int64_t part) const {
     const std::int64_t rows = c_.reduces == Reduces::kRows ? 1 : p_.cut.blocks[1];
     const std::int64_t cols = c_.reduces == Reduces::kCols ? 1 : p_.cut.blocks[2];
-    const std::int64_t batch = job / (rows * cols), col = job / rows % cols, row = job % rows;
-    for (std::int64_t part = 0; part < p_.cut.parts; ++part) {
-      const At a = block_at(batch, row + (c_.reduces == Reduces::kRows ? part : 0),
-                            col + (c_.reduces == Reduces::kCols ? part : 0));
-      for (std::size_t i = 0; i < c_.products.size(); ++i) multiply(i, a, mine);
-      run_piece(p_.piece(a.block), a, mine, part, stream_);
-    }
-    if (p_.cut.parts == 1) return;
-    const At first = block_at(batch, row, col);
-    run_piece(p_.combiner(first.block), first, mine, 0, false);
+    return block_at(job / (rows * cols), job % rows + (c_.reduces == Reduces::kRows ? part : 0),
+                    job / rows % cols + (c_.reduces == Reduces::kCols ? part : 0));
   }
 
-  std::byte* product(const Memory& mine, int i) const { return mine.products.data() + i * mine.block_bytes; }
+  void run_part(std::int64_t job, std::int64_t part, const Memory& mine) const {
+    const At a = part_at(job, part);
+    Room<std::byte*, 4> products(c_.products.size());
+    for (std::size_t i = 0; i < c_.products.size(); ++i) {
+      products[i] = mine.products.data() + static_cast<std::int64_t>(i) * mine.block_bytes;
+      multiply(i, a, products[i], mine);
+    }
+    run_piece(p_.piece(a.block), a, products.data(), job, part, stream_);
+  }
 
-  void multiply(std::size_t i, const At& a, const Memory& mine) const {
-    std::byte* const result = product(mine, static_cast<int>(i));
+  void combine(std::int64_t job) const {
+    const At first = part_at(job, 0);
+    run_piece(p_.combiner(first.block), first, nullptr, job, 0, false);
+  }
+
+  void multiply(std::size_t i, const At& a, std::byte* result, const Memory& mine) const {
     const std::int64_t rows = a.block.batches * a.block.rows;
     if (c_.depth == 0) {
       std::memset(result, 0, at(a.block.size() * p_.item));
@@ -271,13 +279,16 @@ class ProductKernel::Run {
     blas_.multiply(type_of(c_), rows, a.block.cols, c_.depth, left, right, result, a.block.cols);
   }
 
-  void run_piece(const Piece& piece, const At& a, const Memory& mine, std::int64_t part, bool stream) const {
-    Room<std::byte*, 4> products(c_.products.size()), partials(p_.partials.size());
-    for (std::size_t i = 0; i < c_.products.size(); ++i) products[i] = product(mine, static_cast<int>(i));
-    const std::int64_t kept = a.block.batches * (c_.reduces == Reduces::kRows ? a.block.cols : a.block.rows);
+  /// Elements of a partial result that a block leaves.
+  std::int64_t kept(const Block& b) const { return b.batches * (c_.reduces == Reduces::kRows ? b.cols : b.rows); }
+
+  void run_piece(const Piece& piece, const At& a, std::byte* const* products, std::int64_t job, std::int64_t part,
+                 bool stream) const {
+    Room<std::byte*, 4> partials(p_.partials.size());
     for (std::size_t i = 0; i < p_.partials.size(); ++i)
-      partials[i] = mine.partials[i].data() + part * kept * static_cast<std::int64_t>(item_bytes(p_.partials[i]));
-    const Places places{loads_.data(), stores_, products.data(), partials.data(), parameters_};
+      partials[i] = partials_[i].data() + (job * p_.cut.parts * kept(p_.cut.block) + part * kept(a.block)) *
+                                              static_cast<std::int64_t>(item_bytes(p_.partials[i]));
+    const Places places{loads_.data(), stores_, products, partials.data(), parameters_};
     cpu::run_piece(piece, places, {a.batch, a.row, a.col}, stream);
   }
 
@@ -290,6 +301,8 @@ class ProductKernel::Run {
   Factors factors_;
   Factors::Placed left_;
   std::vector<Factors::Placed> right_;
+  std::vector<Buffer> partials_;  ///< of all parts
+  std::int64_t partial_bytes_ = 0;
   bool stream_ = false;
 };
 
