@@ -155,7 +155,8 @@ def test_at_bounds_and_of_rows():
     ]  # fmt: skip
     sweep(lambda f, *values: check(f, points(*values), 1e-8), bounds)
     reductions = (
-        lambda x: x.max(), lambda x: x.min(), lambda x: x.amax(-1), lambda x: x.norm(p=INF), lambda x: x.norm(p=-INF, dim=-1), lambda x: x.norm(p=3),
+        lambda x: x.max(), lambda x: x.min(), lambda x: x.amax(-1), lambda x: x.norm(p=INF),
+        lambda x: x.norm(p=-INF, dim=-1), lambda x: x.norm(p=3),
         lambda x: x.norm(p=0.5, dim=-1), lambda x: x.norm(p=-1, dim=-1),
     )  # fmt: skip
     rows = ([NAN, 1, NAN], [1, 1, -1], [NAN, 0, 2], [0, 0, 2], [INF, 0, 2], [INF, 1, -INF], [0, 0, 0])
