@@ -102,7 +102,7 @@ def vjp(function: Callable[..., Any], *primals: Any, has_aux: bool = False) -> A
     if tracer is None:
         seeds = Seeds()
         found = guards.guards(function)
-        arrays = [v for guard in found for v in guards.values(guard) if is_array(v)]
+        arrays = [value for value in guards.values(*found) if is_array(value)]
         frozen, before = Frozen(found, keeps=True), Elements(arrays)
         made = fuse(_Forward(function, has_aux, seeds))(*primals)
         pullback = fuse(_Pullback(function, has_aux, seeds))

@@ -79,7 +79,7 @@ class ForwardPass:
         arguments = [(), *zip(guards.guarded(call))]
         guarded = [guard for argument in arguments for guard in guards.guards(self.__wrapped__, *argument)]
         frozen = self._environment(guarded)
-        before = _values(guarded)  # `m.count += 1` leaves what stands for a tensor there
+        before = list(guards.values(*guarded))  # `m.count += 1` leaves what stands for a tensor there
         with tracer.differentiated(given):
             result = _with_objects(tracer, self.__wrapped__(*args, **kwargs))
             values_of(result)  # which computes what is computed when it is read, as in the backward pass
@@ -87,7 +87,7 @@ class ForwardPass:
         if (written := tracer.written()) and not _are_apart(tracer, written, result, given):
             raise _writes(self.__name__)
         now = guards.guards(self.__wrapped__)
-        named = [*before, *_values(now)]
+        named = [*before, *guards.values(*now)]
         found = [*named, *(i.array for i in tracer.inputs if i.captured)]
         tensor = getattr(sys.modules.get("torch"), "Tensor", ())
         self._captured |= {id(t): weakref.ref(t) for t in found if isinstance(t, tensor)}
@@ -95,11 +95,6 @@ class ForwardPass:
         kept = _kept(tracer, nodes, result, given, self._memory, self._device)
         passing = _passing(tracer, result, given)
         return result, passing, _reached(tracer, result, passing, given), computed, *kept, _named(tracer, named), frozen
-
-
-def _values(found: Iterable[guards.Guard]) -> list[Any]:
-    """What the function names, and the attributes that it reads."""
-    return [value for guard in found for value in guards.values(guard)]
 
 
 def _computed(tracer: Tracer, found: Sequence[guards.Guard]) -> tuple[str, list[int]]:
@@ -247,7 +242,7 @@ class BackwardPass:
             tracer.require_no_product(list(read.values()))  # as the forward pass does
             found = guards.guards(self.__wrapped__)
             again, nodes_again = _computed(tracer, found)
-            if not set(_named(tracer, _values(found))) <= set(named):
+            if not set(_named(tracer, guards.values(*found))) <= set(named):
                 raise RuntimeError(f"{who}: a tensor that it names was replaced after the forward pass")
         if again != computed:
             what = "it did not do the same when it was traced again for its gradients"

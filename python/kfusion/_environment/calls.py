@@ -231,16 +231,24 @@ def _written(tracer: Tracer, w: Written) -> tuple[int, str, list[tuple[int, int]
     return w.input, tracer.inputs[w.input].name, part, w.in_place
 
 
+def _by_identity(guards: Iterable[Guard]) -> dict[int, Any]:
+    return {id(value): value for value in values(*guards) if value is not None}
+
+
+def _captured(tracer: Tracer) -> list[Any]:
+    return [tracer.moved.get(id(i.array), i.array) for i in tracer.inputs if i.captured]
+
+
 def _sources(inputs: Iterable[Input], guards: Iterable[Guard]) -> list[Any]:
-    guarded = {id(value) for guard in guards for value in values(guard)}
+    guarded = _by_identity(guards)
     return [i.argument if i.argument >= 0 else _weak(i.array) if id(i.array) in guarded else i.array for i in inputs]
 
 
 def _made_of(tracer: Tracer, guards: Iterable[Guard]) -> list[Any]:
     """Weak references to the tensors that the function names, where its trace computed something of tensors."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", ())
-    named = {id(v): v for guard in guards for v in values(guard) if isinstance(v, tensor)}
-    captured = [tracer.moved.get(id(i.array), i.array) for i in tracer.inputs if i.captured]
+    named = {i: v for i, v in _by_identity(guards).items() if isinstance(v, tensor)}
+    captured = _captured(tracer)
     is_computed = any(id(a) not in named and id(a._base) not in named for a in captured if isinstance(a, tensor))
     return list(map(weakref.ref, named.values())) if is_computed else []
 
@@ -250,8 +258,7 @@ def _watched(tracer: Tracer, guards: Sequence[Guard]) -> list[tuple[Any, bool, A
     array that nobody names was computed. And those of which a copy is the input, or whose elements were looked at, with
     the elements that are compared.
     """
-    named = {id(value) for guard in guards for value in values(guard) if value is not None}
-    captured = [tracer.moved.get(id(i.array), i.array) for i in tracer.inputs if i.captured]
+    named, captured = _by_identity(guards), _captured(tracer)
     is_computed = any(id(a) not in named and id(getattr(a, "_base", None)) not in named for a in captured)
     tensors = [t for g in guards if modules.is_module(g.owner) for t in modules.tensors(g.owner, g.names)]
     known = set(map(id, captured))
@@ -271,8 +278,7 @@ def _looked_at_by_numpy(tracer: Tracer, guards: Sequence[Guard]) -> list[Any]:
     names, which may be computed of them.
     """
     most = elements.MOST_COMPARED_BY_CALLS
-    named = {id(value): value for guard in guards for value in values(guard)}
-    captured = [tracer.moved.get(id(i.array), i.array) for i in tracer.inputs if i.captured]
+    named, captured = _by_identity(guards), _captured(tracer)
     found = {i: v for i, v in named.items() if isinstance(v, np.ndarray) and v.nbytes <= most}
     found = {i: v for i, v in found.items() if not v.dtype.hasobject}  # whose objects guards compare
     arrays = {i: v for i, v in found.items() if type(v) is np.ndarray}

@@ -145,13 +145,15 @@ def may_ask_for_types(found: Iterable[Guard], *, installed: bool = True) -> bool
     return any(installed or not is_installed(function.__code__.co_filename) for function in asking)
 
 
-def values(guard: Guard) -> Iterator[Any]:
+def values(*guards: Guard) -> Iterator[Any]:
     """What a guard's function has for defaults and its names are bound to (None where they are bound to nothing), or
     what an object has, and what is held by those that are containers.
     """
-    if guard.whole and not isinstance(guard.owner, FunctionType):
-        return expanded(modules.values(guard.owner, guard.names))
-    return expanded([*defaults(guard.owner), *named_values(guard).values()])
+    for guard in guards:
+        if guard.whole and not isinstance(guard.owner, FunctionType):
+            yield from expanded(modules.values(guard.owner, guard.names))
+        else:
+            yield from expanded([*defaults(guard.owner), *named_values(guard).values()])
 
 
 def named_values(guard: Guard) -> dict[str, Any]:

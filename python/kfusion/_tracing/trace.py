@@ -175,13 +175,12 @@ def _running_module(function: Any, bound: inspect.BoundArguments) -> Callable[[]
 def _named_ids(tracer: Tracer, function: Any, given: Sequence[Any]) -> set[int]:
     """The arrays of outside that the function names, those of modules, and those that what is given holds or names."""
     found = [*guards(function), *guards(function, *given)] if given else guards(function)
-    named = (value for guard in found for value in values(guard))
-    return {id(value) for value in named if is_array(value)} | tracer.named_tensors().keys()
+    return {id(value) for value in values(*found) if is_array(value)} | tracer.named_tensors().keys()
 
 
 def _outside(function: Any, given: Iterable[Any]) -> tuple[list[Any], bool]:
     """All that the function had before it was called with what is given, and whether that is all."""
-    return reached([function, *given, *(value for guard in guards(function) for value in values(guard))])
+    return reached([function, *given, *values(*guards(function))])
 
 
 def _require_no_sizes_outside(recorded: RecordedGraph, function: Any, bound: inspect.BoundArguments) -> None:
