@@ -96,6 +96,7 @@ OUTCOMES: list[tuple[Any, ...]] = [
     (handled, 2.0, 0.0, 4.0, -0.0),
     (typed, 3, -3, 4, -4),
     (lambda x, a: x * abs(a**0.5), 4.0, -4.0, 9.0, -9.0, 4.0),  # of complex numbers
+    (lambda x, z: x * math.copysign(2.0, z.real) + math.copysign(1.0, z.imag), 0j, -0j, -(0j), complex(-0.0, 0.0)),
     (lambda x, a: x + 1 if a == a else x * 2 if a != 3 else x, 1.0, math.nan, 3.0, math.nan),
     *((f, *LARGE) for f in (lambda x, n: x * n, lambda x, n: x + n // 3, lambda x, n: x * (n * n / 7))),
 ]

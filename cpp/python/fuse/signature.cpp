@@ -19,6 +19,7 @@ enum Tag : std::uint64_t {
   kNumpyFloat,
   kFloatValue,
   kInt,
+  kComplex,
   kIntArgument,
   kIntValue,
   kOtherAnswer,
@@ -309,6 +310,12 @@ void Signature::add(const char* argument, PyObject* value) {
       if (add_int(value)) return;
       [[fallthrough]];
     case Leaf::kValue:
+      if (PyComplex_CheckExact(value)) {  // -0j == 0j
+        const Py_complex z = PyComplex_AsCComplex(value);
+        words_.insert(words_.end(),
+                      {kComplex, std::bit_cast<std::uint64_t>(z.real), std::bit_cast<std::uint64_t>(z.imag)});
+        return;
+      }
       return add_object(value, true);
     case Leaf::kDataclass:
       return py::len(parts_of(value)) > 0 ? add_items(argument, value) : add_itself(value);
