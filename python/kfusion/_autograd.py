@@ -11,7 +11,8 @@ import functools
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from . import _backward_threads as backward_threads
 from . import _donation as donation
@@ -68,8 +69,25 @@ class Differentiable:
         read = [t for t in self._forward.known(read) if not t.requires_grad and not t.is_inference()]
         constants = [t for t in self._forward.known(named) if not t.requires_grad]
         versions = [(t, t._version) for t in read]
-        saved = _Saved(made, passing, kept, turned, computed, named, frozen, versions, constants)
-        node = _Node(self, arguments, wanted, [id(t) for t in captured], saved, drawn, surroundings)
+        node = _Node(
+            self,
+            arguments,
+            wanted,
+            [id(t) for t in captured],
+            passing,
+            len(made),
+            [made[n] for n in passing],
+            kept,
+            {n for n, t in kept.items() if all(t is not y for y in made)},
+            turned,
+            computed,
+            named,
+            frozen,
+            versions,
+            constants,
+            drawn,
+            surroundings,
+        )
         outs = dict(enumerate(made))
         if passing:
             linked = _linked(tensors, captured, *reached)
@@ -99,50 +117,29 @@ def _complex(who: str) -> RuntimeError:
     return RuntimeError(f"{who}: complex tensors have no gradients here: call it under torch.no_grad()")
 
 
-class _Saved(NamedTuple):
-    """What a forward pass hands to backward."""
+@dataclass(slots=True, eq=False)
+class _Node:
+    """What a node of the autograd graph keeps; torch's own takes `made` and `kept`, when it is made."""
 
-    made: list[Any]  # the results
-    passing: tuple[int, ...]  # the numbers of those that gradients pass through
-    kept: dict[int, Any]  # as `_kept` has it
-    turned: dict[int, tuple[int, ...]]  # likewise
+    passes: Differentiable
+    arguments: Any  # with slots for tensors
+    wanted: Sequence[bool]  # of these, which require grad
+    captured: list[int]  # the ids of captured tensors
+    passing: tuple[int, ...]  # the numbers of the results that gradients pass through
+    results: int  # how many there are
+    made: list[Any]  # those that gradients pass through
+    kept: dict[int, Any]  # as `_kept` has it, but None for tensors that torch holds
+    own: set[int]  # the numbers of those that are no results
+    turned: dict[int, tuple[int, ...]]  # as `_kept` has it
     computed: str  # likewise
     named: tuple[int, ...]  # the ids of tensors that the function names and computes with
     frozen: Frozen  # what the function depends on beside its arguments
     versions: list[tuple[Any, int]]  # of tensors that the function names and backward reads
     constants: list[Any]  # tensors that the function names: it is to find them when it is traced again
-
-
-class _Node:
-    """What a node of the autograd graph keeps beside tensors."""
-
-    def __init__(
-        self,
-        passes: Differentiable,
-        arguments: Any,
-        wanted: Sequence[bool],
-        captured: list[int],
-        saved: _Saved,
-        drawn: dict[int, Any],
-        surroundings: _Surroundings,
-    ) -> None:
-        self.passes = passes
-        self.arguments = arguments  # with slots for tensors
-        self.wanted = wanted  # of these, which require grad
-        self.captured = captured
-        self.made = [saved.made[n] for n in saved.passing]
-        self.passing, self.results = saved.passing, len(saved.made)
-        self.kept = list(saved.kept)
-        self.values = list(saved.kept.values())
-        self.lock, self.is_spent = threading.Lock(), False
-        self.own = {n for n, t in saved.kept.items() if all(t is not y for y in saved.made)}
-        self.turned = saved.turned
-        self.computed = saved.computed
-        self.named = saved.named
-        self.versions, self.constants = saved.versions, saved.constants
-        self.frozen = saved.frozen
-        self.drawn = drawn
-        self.surroundings = surroundings
+    drawn: dict[int, Any]
+    surroundings: _Surroundings
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    is_spent: bool = False
 
     @property
     def count(self) -> int:
@@ -226,7 +223,7 @@ def _function(torch: Any) -> Any:
         @staticmethod
         def forward(ctx: Any, node: _Node, *tensors: Any) -> Any:
             made, node.made = node.made, []
-            kept, node.values = node.values, []
+            kept, node.kept = node.kept.values(), dict.fromkeys(node.kept)
             ctx.node = node
             ctx.set_materialize_grads(False)
             ctx.save_for_backward(*tensors, *kept)
