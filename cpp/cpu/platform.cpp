@@ -33,6 +33,14 @@ int usable_cores() {
   return cores > 0 ? static_cast<int>(cores) : 1;
 }
 
+int current_core() noexcept {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
 std::size_t usable_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page_bytes <= 0) return 0;

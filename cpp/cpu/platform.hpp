@@ -11,6 +11,9 @@ namespace kfusion::cpu {
 /// Cores that this process may run on (its affinity mask), at least 1.
 int usable_cores();
 
+/// The core that this thread runs on at the moment; -1 where unknown.
+int current_core() noexcept;
+
 /// Bytes of memory that this process may use: the least of the machine's, its control groups' and its own limits
 /// (RLIMIT_AS, RLIMIT_DATA). 0 where unknown.
 std::size_t usable_memory();

@@ -27,7 +27,9 @@ namespace kfusion::cpu {
 namespace {
 
 constexpr int kMaxThreads = 512;
-constexpr int kSpins = 2000;  // some 50 us: longer than the gap between two kernels, shorter than anyone notices
+using Clock = std::chrono::steady_clock;
+/// Longer than the gap between two kernels, shorter than anyone notices.
+constexpr auto kSpin = std::chrono::microseconds(50);
 
 void relax() {
 #if defined(__x86_64__)
@@ -35,6 +37,20 @@ void relax() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+/// Waits busily for done(), but not for long. Returns whether it came.
+template <class F>
+bool spins_until(const F& done) {
+  constexpr int kLooks = 32;  // between two looks at the clock
+  const auto end = Clock::now() + kSpin;
+  do {
+    for (int i = 0; i < kLooks; ++i) {
+      if (done()) return true;
+      relax();
+    }
+  } while (Clock::now() < end);
+  return false;
 }
 
 /// The job's serial number, how many workers it admits, its parts, and the next part to claim.
@@ -64,10 +80,10 @@ class ThreadPool {
     failed_ = false, error_ = nullptr;
     done_.store(0, std::memory_order_relaxed);
     const std::uint64_t serial = Ticket{ticket_.load(std::memory_order_relaxed)}.serial() + 1;
+    core_.store(current_core(), std::memory_order_relaxed);
     ticket_.store(Ticket::make(serial, threads - 1, parts).word);
     wake();
-    while (claim(-1)) {
-    }
+    while (claim(-1)) core_.store(current_core(), std::memory_order_relaxed);
     wait_until_done();
     const std::exception_ptr error = std::move(error_);
     error_ = nullptr;
@@ -117,33 +133,41 @@ class ThreadPool {
   }
 
   void wait_until_done() {
-    for (int spin = 0; spin < kSpins; ++spin) {
-      if (done_.load(std::memory_order_acquire) == parts_) return;
-      relax();
-    }
+    if (spins_until([&] { return done_.load(std::memory_order_acquire) == parts_; })) return;
     for (int done; (done = done_.load(std::memory_order_acquire)) != parts_;) done_.wait(done);
   }
 
+  /// Where other cores are busy, the system may wake a worker on the caller's core. It then runs instead of the caller.
+  bool is_in_the_way() const {
+    const int core = current_core();
+    return core >= 0 && core == core_.load(std::memory_order_relaxed);
+  }
+
   void work(int index) {
-    std::uint64_t serial = 0;
     for (;;) {
-      while (claim(index)) {
+      const std::uint64_t serial = Ticket{ticket_.load(std::memory_order_acquire)}.serial();
+      if (!has_news(serial, index)) {
+        wait_for_news(serial, index);
+      } else if (is_in_the_way()) {
+        std::this_thread::yield();  // until the system moves it to another core
+      } else {
+        claim(index);
       }
-      serial = Ticket{ticket_.load(std::memory_order_acquire)}.serial();
-      wait_for_news(serial, index);
     }
   }
 
-  /// Returns when the ticket shows a job after `serial`, or one that this worker may still help with.
+  /// Whether the ticket shows a job after `serial`, or one that this worker may still help with.
+  bool has_news(std::uint64_t serial, int index) const {
+    const Ticket now{ticket_.load()};
+    return now.serial() != serial || (now.next() < now.parts() && index < now.workers());
+  }
+
+  /// Returns when there is news.
   void wait_for_news(std::uint64_t serial, int index) {
-    const auto news = [this, serial, index] {
-      const Ticket now{ticket_.load()};
-      return now.serial() != serial || (now.next() < now.parts() && index < now.workers());
-    };
-    for (int spin = 0; spin < kSpins; ++spin) {
-      if (news()) return;
-      relax();
-    }
+    const auto news = [&] { return has_news(serial, index); };
+    bool came = false;
+    spins_until([&] { return (came = news()) || is_in_the_way(); });
+    if (came) return;
     std::unique_lock lock(mutex_);
     sleepers_.fetch_add(1);
     awake_.wait(lock, [&] {  // who looks is no longer on the way, whether or not there is news for it
@@ -156,6 +180,7 @@ class ThreadPool {
   alignas(64) std::atomic<std::uint64_t> ticket_{0};
   alignas(64) std::atomic<int> done_{0};
   alignas(64) std::atomic<bool> busy_{false};
+  std::atomic<int> core_{-1};  // the caller's
   std::atomic<int> sleepers_{0};
   std::atomic<bool> waking_{false};
   std::atomic<int> started_{0};
@@ -247,7 +272,6 @@ void set_num_threads(int n) {
 
 bool workers_are_near(int workers) {
   if (parallel_region()) return true;  // they wait between two functions of torch's
-  using Clock = std::chrono::steady_clock;
   constexpr auto kClose = std::chrono::microseconds(200);
   constexpr int kLeastInRow = 3;
   static std::atomic<Clock::rep> last{0};
