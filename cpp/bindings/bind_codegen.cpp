@@ -241,7 +241,7 @@ void bind_codegen(py::module_& m) {
           "bounds",
           [](const codegen::AttentionKernel& k) {
             py::list bounds;
-            for (const codegen::Bound& b : k.bounds()) bounds.append(py::make_tuple(b.upper, b.row, b.from));
+            for (const KeyBound& b : k.bounds()) bounds.append(py::make_tuple(b.upper, b.row, b.from));
             return bounds;
           },
           "Of the keys that query i sees: (True, a, c) for none behind a * i + c, (False, a, c) for none before it.")

@@ -1,7 +1,6 @@
 // softmax(q k^T) v in one kernel, on the tensor cores of compute capability 9.0.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "backends/cuda/aligned_factors.hpp"
 #include "codegen/attention/attention_kernel.hpp"
@@ -9,6 +8,7 @@
 #include "host/cuda.hpp"
 #include "host/tensor_map.hpp"
 #include "kfusion/divide_up.hpp"
+#include "kfusion/graph/constant.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/plan/prices/price.hpp"
 #include "runtime/backend.hpp"
@@ -84,12 +84,6 @@ struct Scores {
       if (op == Op::exp) type = k.graph[n].dtype;
     }
     masked = positions && hides;
-  }
-
- private:
-  static bool is_minus_infinity(const Node& n) {
-    const auto* c = std::get_if<ConstantAttributes>(&n.attributes);
-    return c && c->value == -std::numeric_limits<double>::infinity();
   }
 };
 

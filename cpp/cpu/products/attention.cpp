@@ -14,6 +14,7 @@
 #include "cpu/products/wide_product.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/divide_up.hpp"
+#include "kfusion/lower/visible.hpp"
 
 namespace kfusion::cpu {
 namespace {
@@ -57,24 +58,37 @@ void divide(T* values, const T* sums, std::int64_t rows, std::int64_t cols) {
 }  // namespace
 
 Block attention_block(const Contraction& scores) {
-  return {1, even_part(scores.rows, kQueries), even_part(scores.cols, kKeys)};
+  const std::int64_t keys = round_up(even_part(scores.cols, kKeys), kKeyStep);
+  return {1, even_part(scores.rows, kQueries), std::min(scores.cols, keys)};
 }
 
 struct AttentionKernel::Parts {
   Attention a;
   Block block;
   std::vector<std::vector<std::byte>> score_numbers, output_numbers;
+  std::vector<KeyBound> bounds;                                    ///< of the keys that masks of positions let through
   std::map<std::pair<std::int64_t, std::int64_t>, Piece> weights;  ///< by queries and keys of a block
   std::map<std::int64_t, Piece> outputs;                           ///< by queries
   std::vector<WideProduct> wide;  ///< of half types: queries and keys; weights, which are float32, and values
+
+  /// Calls visit(key, keys) for each block of keys that queries go through. `all`: also those that none of them sees.
+  template <class Visit>
+  void for_keys(std::int64_t row, std::int64_t rows, bool all, const Visit& visit) const {
+    KeySpan span{0, a.scores.cols};
+    if (!all) span = seen_keys(bounds, row, row + rows - 1, span.end);
+    const std::int64_t first = span.begin / kKeyStep * kKeyStep;  // one block where no key is seen: 0 / 0
+    const std::int64_t end = std::min(round_up(std::max<std::int64_t>(span.end, 1), kKeyStep), a.scores.cols);
+    for (std::int64_t key = first; key < end; key += block.cols) visit(key, std::min(block.cols, end - key));
+  }
 };
 
 namespace {
 
-std::vector<WideProduct> wide_products(const Attention& a, const Block& b) {
+/// `keys`: extents that blocks of them have.
+std::vector<WideProduct> wide_products(const Attention& a, const Block& b, const std::vector<std::int64_t>& keys) {
   const Product &first = a.scores.products[0], &second = a.output.products[0];
   if (!is_half(first.dtype)) return {};
-  const auto queries = block_extents(a.scores.rows, b.rows), keys = block_extents(a.scores.cols, b.cols);
+  const auto queries = block_extents(a.scores.rows, b.rows);
   std::vector<WideProduct> made;
   made.emplace_back(Side{first.left.dtype, first.left.outer, first.left.depth},
                     Side{first.right.dtype, first.right.outer, first.right.depth}, queries, keys,
@@ -87,17 +101,24 @@ std::vector<WideProduct> wide_products(const Attention& a, const Block& b) {
 }  // namespace
 
 AttentionKernel::AttentionKernel(Attention given) {
-  auto parts = std::make_unique<Parts>(Parts{std::move(given), {}, {}, {}, {}, {}, {}});
+  auto parts = std::make_unique<Parts>(Parts{std::move(given), {}, {}, {}, {}, {}, {}, {}});
   Contraction &scores = parts->a.scores, &output = parts->a.output;
   parts->block = attention_block(scores);
-  parts->wide = wide_products(parts->a, parts->block);
+  parts->bounds = bounds_of_keys(scores.epilogue, score_of(scores.epilogue));
   parts->score_numbers = numbers_of(scores);
   parts->output_numbers = numbers_of(output);
-  for (const std::int64_t rows : block_extents(scores.rows, parts->block.rows)) {
-    parts->outputs.emplace(rows, whole_piece(output, {1, rows, output.cols}));
-    for (const std::int64_t cols : block_extents(scores.cols, parts->block.cols))
-      parts->weights.emplace(std::pair{rows, cols}, weights_piece(scores, {1, rows, cols}));
+  std::vector<std::int64_t> extents;
+  for (std::int64_t row = 0; row < scores.rows; row += parts->block.rows) {
+    const std::int64_t rows = std::min(parts->block.rows, scores.rows - row);
+    if (!parts->outputs.contains(rows)) parts->outputs.emplace(rows, whole_piece(output, {1, rows, output.cols}));
+    for (const bool all : {true, false})
+      parts->for_keys(row, rows, all, [&](std::int64_t, std::int64_t keys) {
+        if (parts->weights.contains({rows, keys})) return;
+        parts->weights.emplace(std::pair{rows, keys}, weights_piece(scores, {1, rows, keys}));
+        extents.push_back(keys);
+      });
   }
+  parts->wide = wide_products(parts->a, parts->block, extents);
   parts_ = std::move(parts);
 }
 
@@ -119,6 +140,8 @@ class AttentionKernel::Run {
     queries_ = factors_.place(first.left, arrays.queries, scores_.batch_axes, scores_.rows, scores_.depth, false);
     keys_ = factors_.place(first.right, arrays.keys, scores_.batch_axes, scores_.cols, scores_.depth, false);
     values_ = factors_.place(second.right, arrays.values, output_.batch_axes, output_.cols, output_.depth, false);
+    // a hidden value counts 0 times, which gives NaN where it is not finite
+    all_ = p.bounds.empty() || !values_.is_finite(second.right.dtype, output_.cols, output_.depth);
   }
 
   void run() {
@@ -130,9 +153,12 @@ class AttentionKernel::Run {
     const Blas::OneThread each(blas_);
     parallel_for(scores_.batches * blocks, threads, [&](std::int64_t begin, std::int64_t end) {
       const Memory mine(p_);
-      for (std::int64_t job = begin; job < end; ++job)
-        dtype() == DType::kFloat64 ? run_block<double>(job / blocks, job % blocks * p_.block.rows, mine)
-                                   : run_block<float>(job / blocks, job % blocks * p_.block.rows, mine);
+      for (std::int64_t job = begin; job < end; ++job) {
+        // the first, the last, the second: a causal mask gives the first ones least work
+        const std::int64_t i = job % blocks, row = (i % 2 == 0 ? i / 2 : blocks - 1 - i / 2) * p_.block.rows;
+        dtype() == DType::kFloat64 ? run_block<double>(job / blocks, row, mine)
+                                   : run_block<float>(job / blocks, row, mine);
+      }
     });
   }
 
@@ -168,16 +194,15 @@ class AttentionKernel::Run {
     p_.wide[at(which)].multiply(blas_, rows, cols, depth, left, right, result, cols, mine.panels.data());
   }
 
-  /// All keys, for some queries.
+  /// All keys that some queries see.
   template <class T>
   void run_block(std::int64_t batch, std::int64_t row, const Memory& mine) const {
     const std::int64_t rows = std::min(p_.block.rows, scores_.rows - row), cols = output_.cols;
     const auto as = [](const Buffer& b) { return reinterpret_cast<T*>(b.data()); };
     T *const largest = as(mine.rows), *const sums = largest + p_.block.rows;
     T *const more_largest = sums + p_.block.rows, *const more_sums = more_largest + p_.block.rows;
-    for (std::int64_t key = 0; key < scores_.cols; key += p_.block.cols) {
-      const std::int64_t keys = std::min(p_.block.cols, scores_.cols - key);
-      const bool first = key == 0;
+    bool first = true;
+    p_.for_keys(row, rows, all_, [&](std::int64_t key, std::int64_t keys) {
       std::byte* const partials[] = {reinterpret_cast<std::byte*>(first ? largest : more_largest),
                                      reinterpret_cast<std::byte*>(first ? sums : more_sums)};
       std::byte* const products[] = {mine.scores.data(), mine.weights.data()};
@@ -190,7 +215,8 @@ class AttentionKernel::Run {
       const Buffer& to = first ? mine.values : mine.more;
       multiply(1, rows, cols, keys, weights, values, to.data(), mine);
       if (!first) merge(largest, sums, as(mine.values), more_largest, more_sums, as(mine.more), rows, cols);
-    }
+      first = false;
+    });
     divide(as(mine.values), sums, rows, cols);
     std::byte* const product = mine.values.data();
     run_piece(p_.outputs.at(rows), {output_loads_.data(), stores_, &product, nullptr, parameters_}, {batch, row, 0},
@@ -205,6 +231,7 @@ class AttentionKernel::Run {
   Factors factors_;
   std::vector<const std::byte*> score_loads_, output_loads_;
   Factors::Placed queries_, keys_, values_;
+  bool all_ = true;  ///< takes keys that no query sees, too
 };
 
 void AttentionKernel::run(const AttentionArrays& arrays, const double* parameters) const {

@@ -33,6 +33,9 @@ class AttentionKernel {
   std::unique_ptr<const Parts> parts_;
 };
 
+/// Blocks of keys that a mask of positions cuts off have whole ones: there is a kernel for each extent.
+inline constexpr std::int64_t kKeyStep = 256;
+
 /// Queries and keys of a block.
 Block attention_block(const Contraction& scores);
 

@@ -1,6 +1,8 @@
 #include "cpu/products/factors.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 
 #include "cpu/job.hpp"
 #include "cpu/products/piece.hpp"
@@ -14,7 +16,40 @@ bool is_aligned(const std::byte* p, std::int64_t item) {
   return reinterpret_cast<std::uintptr_t>(p) % static_cast<std::uintptr_t>(item) == 0;
 }
 
+/// Whether none of `count` floats, `step` bytes apart, has all bits of the exponent.
+template <class Bits>
+bool are_finite(const std::byte* from, std::int64_t count, std::int64_t step, Bits exponent) {
+  bool finite = true;
+  for (std::int64_t i = 0; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, from + i * step, sizeof bits);
+    finite &= (bits & exponent) != exponent;
+  }
+  return finite;
+}
+
+bool are_finite(DType dtype, const std::byte* from, std::int64_t count, std::int64_t step) {
+  if (dtype == DType::kFloat64) return are_finite<std::uint64_t>(from, count, step, 0x7ff0000000000000);
+  if (dtype == DType::kFloat32) return are_finite<std::uint32_t>(from, count, step, 0x7f800000);
+  return are_finite<std::uint16_t>(from, count, step, dtype == DType::kFloat16 ? 0x7c00 : 0x7f80);
+}
+
 }  // namespace
+
+bool Factors::Placed::is_finite(DType dtype, std::int64_t extent, std::int64_t depth) const {
+  Extents each = batch_axes;
+  for (std::size_t i = 0; i < each.size(); ++i)
+    if (batches[i] == 0) each[i] = 1;
+  const std::int64_t rows = product(each) * depth;
+  std::atomic<bool> finite = true;
+  parallel_for(rows, threads_for(rows * extent * item), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end && finite; ++row) {
+      const std::int64_t first = batch_offset(row / depth, each, batches) + row % depth * matrix.depth;
+      if (!are_finite(dtype, matrix.data + first * item, extent, matrix.outer * item)) finite = false;
+    }
+  });
+  return finite;
+}
 
 Matrix Factors::Placed::at(std::int64_t batch, std::int64_t outer) const {
   Matrix m = matrix;

@@ -19,6 +19,8 @@ class Factors {
 
     /// The part of a batch that begins with an element along the product's own axis.
     Matrix at(std::int64_t batch, std::int64_t outer) const;
+    /// Whether no element is infinite or NaN.
+    bool is_finite(DType dtype, std::int64_t extent, std::int64_t depth) const;
   };
 
   /// `extent` along the product's own axis, `depth` along the one that is summed over. `merged`: all batches, along one

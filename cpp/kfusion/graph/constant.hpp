@@ -1,5 +1,7 @@
 // Constant nodes: scalars known when traced.
 #pragma once
+#include <limits>
+
 #include "kfusion/graph/graph.hpp"
 
 namespace kfusion {
@@ -8,6 +10,10 @@ inline bool is_constant(const Node& n) { return std::holds_alternative<ConstantA
 
 /// A Python scalar.
 inline bool is_weak(const Node& n) { return is_constant(n) && std::get<ConstantAttributes>(n.attributes).weak; }
+
+inline bool is_minus_infinity(const Node& n) {
+  return is_constant(n) && std::get<ConstantAttributes>(n.attributes).value == -std::numeric_limits<double>::infinity();
+}
 
 Node constant_node(DType dtype, ConstantAttributes attributes);
 

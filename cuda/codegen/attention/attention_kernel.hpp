@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "codegen/attention/visible.hpp"
 #include "codegen/contractions/contraction_kernel.hpp"
 #include "codegen/generate.hpp"
 #include "kfusion/lower/attention.hpp"
+#include "kfusion/lower/visible.hpp"
 
 namespace kfusion::codegen {
 
@@ -48,7 +48,7 @@ class AttentionKernel {
   const std::array<BoxedMatrix, 4>& matrices() const { return matrices_; }
   const Launch& launch() const { return launch_; }
   const AttentionCut& cut() const { return cut_; }
-  const std::vector<Bound>& bounds() const { return bounds_; }  ///< of the keys that a query sees
+  const std::vector<KeyBound>& bounds() const { return bounds_; }  ///< of the keys that a query sees
 
   std::size_t parameter_bytes() const { return bytes_; }
   std::size_t scores_offset() const;  ///< of the parameters of the struct Scores
@@ -63,7 +63,7 @@ class AttentionKernel {
   std::string source_, entry_;
   Launch launch_;
   AttentionCut cut_{};
-  std::vector<Bound> bounds_;
+  std::vector<KeyBound> bounds_;
   std::array<BoxedMatrix, 4> matrices_;
   std::vector<std::int64_t> result_strides_;
   std::int64_t result_offset_bytes_ = 0;

@@ -8,8 +8,6 @@
 namespace kfusion::codegen {
 namespace {
 
-int score_of(const Kernel& k) { return k.step(k.steps.empty() ? 0 : k.pairs[0].first).arguments[0]; }
-
 bool is_even(const Extents& strides) {
   return std::ranges::all_of(strides, [](std::int64_t s) { return s % 2 == 0; });
 }
@@ -246,7 +244,7 @@ void ScorePrinter::print_keys() {
       "[[maybe_unused]] int last, int cols) {");
   out_.line("Span s{0, cols, 0, cols};");
   for (std::size_t i = 0; i < visible_.bounds.size(); ++i) {
-    const Bound& b = visible_.bounds[i];
+    const KeyBound& b = visible_.bounds[i];
     const std::string from = "p.bound_" + number(i), by = std::to_string(b.row) + " * ";
     const auto at_row = [&](bool largest) {
       return b.row == 0 ? from : by + ((b.row > 0) == largest ? "last + " : "first + ") + from;

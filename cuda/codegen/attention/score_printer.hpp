@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "codegen/attention/visible.hpp"
 #include "codegen/contractions/epilogue_printer.hpp"
+#include "kfusion/lower/visible.hpp"
 
 namespace kfusion::codegen {
 
@@ -17,7 +17,7 @@ class ScorePrinter : private EpiloguePrinter {
   std::string print();
   /// Whether a score is the product, but for factors and for masks of positions.
   bool is_plain() const { return is_product(visible_.seen.base) && visible_.seen.masks.empty(); }
-  const std::vector<Bound>& bounds() const { return visible_.bounds; }
+  const std::vector<KeyBound>& bounds() const { return visible_.bounds; }
 
  private:
   std::vector<int> ends(const Peeled& p) const;
@@ -36,7 +36,7 @@ class ScorePrinter : private EpiloguePrinter {
 
   const bool aligned_;
   const int score_;
-  const Positions positions_;
+  const PositionSteps positions_;
   const Visible visible_;
   std::vector<int> row_members_;
 };

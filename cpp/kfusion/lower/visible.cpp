@@ -1,4 +1,4 @@
-#include "codegen/attention/visible.hpp"
+#include "kfusion/lower/visible.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "kfusion/lower/idioms.hpp"
 #include "kfusion/ops/names.hpp"
 
-namespace kfusion::codegen {
+namespace kfusion {
 namespace {
 
 constexpr double kMostExact = 1 << 24;
@@ -21,9 +21,9 @@ struct Affine {
   std::int64_t row = 0, col = 0, from = 0;
 };
 
-class Reader {
+class MaskReader {
  public:
-  Reader(const Kernel& k, const Positions& positions) : k_(k), positions_(positions) {}
+  MaskReader(const Kernel& k, const PositionSteps& positions) : k_(k), positions_(positions) {}
 
   const Step& step(int i) const { return k_.step(i); }
   bool is(int i, Op op) const { return step(i).kind == StepKind::kMap && step(i).op == op; }
@@ -59,7 +59,7 @@ class Reader {
   }
 
   /// Adds the bounds of keys for which a condition is `wanted`; false where it says more than they do.
-  bool bound(int i, bool wanted, std::vector<Bound>& bounds) const {
+  bool bound(int i, bool wanted, std::vector<KeyBound>& bounds) const {
     const Step& s = step(i);
     if (s.kind == StepKind::kCast && s.dtype == DType::kBool && s.from == DType::kBool)
       return bound(s.arguments[0], wanted, bounds);
@@ -125,7 +125,7 @@ class Reader {
     return Affine{o.kept.back(), o.reduced.empty() ? 0 : o.reduced[0], o.offset};
   }
 
-  bool compare(int i, bool wanted, std::vector<Bound>& bounds) const {
+  bool compare(int i, bool wanted, std::vector<KeyBound>& bounds) const {
     const Op op = step(i).op;
     const bool less = op == Op::less || op == Op::less_equal, strict = op == Op::less || op == Op::greater;
     // a < b, a <= b, or where it is not wanted b <= a, b < a
@@ -141,7 +141,7 @@ class Reader {
     return a && b && at_most(*a, *b, is_strict, bounds);
   }
 
-  static bool at_most(const Affine& a, const Affine& b, bool strict, std::vector<Bound>& bounds) {
+  static bool at_most(const Affine& a, const Affine& b, bool strict, std::vector<KeyBound>& bounds) {
     const Affine d{a.row - b.row, a.col - b.col, a.from - b.from + (strict ? 1 : 0)};  // <= 0
     if (d.col == 1) bounds.push_back({true, -d.row, -d.from});
     if (d.col == -1) bounds.push_back({false, d.row, d.from});
@@ -149,19 +149,19 @@ class Reader {
   }
 
   const Kernel& k_;
-  const Positions& positions_;
+  const PositionSteps& positions_;
 };
 
 }  // namespace
 
-Positions::Positions(const Kernel& k) : k_(k), ranges_(k.steps.size()) {
+PositionSteps::PositionSteps(const Kernel& k) : k_(k), ranges_(k.steps.size()) {
   for (std::size_t i = 0; i < k.steps.size(); ++i) {
     const auto r = range_of(k.steps[i]);
     if (r && r->least >= -kMostExact && r->most <= kMostExact) ranges_[i] = r;
   }
 }
 
-std::optional<Positions::Range> Positions::range_of(const Step& s) const {
+std::optional<PositionSteps::Range> PositionSteps::range_of(const Step& s) const {
   if (!is_integer(s.dtype)) return std::nullopt;
   if (s.kind == StepKind::kConstant) {
     const Constant& c = k_.constants[at(s.index)];
@@ -213,13 +213,13 @@ std::optional<Positions::Range> Positions::range_of(const Step& s) const {
   }
 }
 
-bool Positions::compares(int i) const {
+bool PositionSteps::compares(int i) const {
   const Step& s = k_.step(i);
   return s.kind == StepKind::kMap && is_comparison(s.op) && has(s.arguments[0]) && has(s.arguments[1]);
 }
 
-Visible visible_keys(const Kernel& scores, int score, const Positions& positions) {
-  const Reader reader(scores, positions);
+Visible visible_keys(const Kernel& scores, int score, const PositionSteps& positions) {
+  const MaskReader reader(scores, positions);
   Visible v{reader.peel(score, false), reader.peel(score, true), {}};
   bool known = true;
   for (const Peeled::Mask& m : v.seen.masks) known &= reader.bound(m.condition, m.seen, v.bounds);
@@ -230,4 +230,28 @@ Visible visible_keys(const Kernel& scores, int score, const Positions& positions
   return v;
 }
 
-}  // namespace kfusion::codegen
+int score_of(const Kernel& scores) {
+  return scores.step(scores.steps.empty() ? 0 : scores.pairs[0].first).arguments[0];
+}
+
+std::vector<KeyBound> bounds_of_keys(const Kernel& scores, int score) {
+  const PositionSteps positions(scores);
+  const MaskReader reader(scores, positions);
+  std::vector<KeyBound> bounds;
+  for (const Peeled::Mask& m : reader.peel(score, false).masks) reader.bound(m.condition, m.seen, bounds);
+  return bounds;
+}
+
+KeySpan seen_keys(const std::vector<KeyBound>& bounds, std::int64_t first, std::int64_t last, std::int64_t keys) {
+  KeySpan seen{0, keys};
+  for (const KeyBound& b : bounds) {
+    const std::int64_t one = b.row * first + b.from, other = b.row * last + b.from;
+    if (b.upper)
+      seen.end = std::min(seen.end, std::max(one, other) + 1);
+    else
+      seen.begin = std::max(seen.begin, std::min(one, other));
+  }
+  return seen.begin < seen.end ? seen : KeySpan{0, 0};
+}
+
+}  // namespace kfusion

@@ -6,12 +6,12 @@
 
 #include "kfusion/lower/kernel.hpp"
 
-namespace kfusion::codegen {
+namespace kfusion {
 
 /// Steps that are integers of positions and numbers alone, all of less than 2^24 so that a float holds them.
-class Positions {
+class PositionSteps {
  public:
-  explicit Positions(const Kernel& k);
+  explicit PositionSteps(const Kernel& k);
   bool has(int step) const { return ranges_[static_cast<std::size_t>(step)].has_value(); }
   /// A comparison of two, as one of floats.
   bool compares(int step) const;
@@ -27,7 +27,7 @@ class Positions {
 };
 
 /// Keys up to (`upper`), or from, row x the query + from.
-struct Bound {
+struct KeyBound {
   bool upper;
   std::int64_t row, from;
 };
@@ -47,8 +47,20 @@ struct Peeled {
 /// Scores as two functions: of all keys, and of those that all masks of positions let through.
 struct Visible {
   Peeled all, seen;
-  std::vector<Bound> bounds;  ///< of the keys that are seen
+  std::vector<KeyBound> bounds;  ///< of the keys that are seen
 };
-Visible visible_keys(const Kernel& scores, int score, const Positions& positions);
+Visible visible_keys(const Kernel& scores, int score, const PositionSteps& positions);
 
-}  // namespace kfusion::codegen
+/// The step of the scores, of the epilogue of Attention::scores.
+int score_of(const Kernel& scores);
+
+/// The bounds of keys beyond which `where` puts -inf in the place of a score, whatever that is.
+std::vector<KeyBound> bounds_of_keys(const Kernel& scores, int score);
+
+/// Keys [begin, end) that some of the queries [first, last] may see, of `keys` in all; 0 to 0 where none is.
+struct KeySpan {
+  std::int64_t begin, end;
+};
+KeySpan seen_keys(const std::vector<KeyBound>& bounds, std::int64_t first, std::int64_t last, std::int64_t keys);
+
+}  // namespace kfusion
