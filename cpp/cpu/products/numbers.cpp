@@ -1,6 +1,10 @@
 #include "cpu/products/numbers.hpp"
 
+#include <algorithm>
+#include <span>
+
 #include "kfusion/lower/schedule.hpp"
+#include "kfusion/lower/visible.hpp"
 #include "kfusion/ops/names.hpp"
 #include "kfusion/reference/interpreted_kernel.hpp"
 
@@ -41,11 +45,39 @@ std::vector<std::byte> numbers(Operand& o, const Contraction& c) {
   return bytes;
 }
 
+/// Makes int64 of positions int32, of which a vector holds twice as many: all of them, or none.
+void narrow_positions(Kernel& k) {
+  const PositionSteps positions(k);
+  const auto is_narrow = [&](int i) { return positions.has(i) && k.step(i).dtype == DType::kInt64; };
+  if (std::ranges::any_of(k.stores, [&](const Store& s) { return is_narrow(s.step); })) return;
+  std::vector<int> narrow, readers;
+  for (int i = 0; i < std::ssize(k.steps); ++i) {
+    const Step& s = k.step(i);
+    if (is_narrow(i)) narrow.push_back(i);
+    if (std::ranges::none_of(s.arguments, is_narrow)) continue;
+    if (s.kind != StepKind::kCast && !(std::ranges::all_of(s.arguments, is_narrow) && positions.compares(i))) {
+      if (!is_narrow(i)) return;
+      const auto values = std::span(s.arguments).subspan(s.op == Op::where ? 1 : 0);
+      if (!std::ranges::all_of(values, is_narrow)) return;
+    }
+    readers.push_back(i);
+  }
+  for (const int i : narrow) {
+    Step& s = k.steps[at(i)];
+    s.dtype = DType::kInt32;
+    if (s.kind != StepKind::kCast) s.from = DType::kInt32;
+    if (s.kind == StepKind::kIota) k.iotas[at(s.index)].dtype = DType::kInt32;
+    if (s.kind == StepKind::kConstant) k.constants[at(s.index)].dtype = DType::kInt32;
+  }
+  for (const int i : readers) k.steps[at(i)].from = DType::kInt32;
+}
+
 }  // namespace
 
 std::vector<std::vector<std::byte>> numbers_of(Contraction& c) {
   std::vector<std::vector<std::byte>> made;
   Kernel& k = c.epilogue;
+  narrow_positions(k);
   const auto first = static_cast<int>(k.loads.size());
   for (Operand& o : k.iotas) {
     made.push_back(numbers(o, c));
