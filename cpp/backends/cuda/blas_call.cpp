@@ -21,13 +21,12 @@ class BlasMatcher {
   }
 
   // What a pattern (graph/match.hpp) reads.
-  Op op(NodeId n) const { return is_inside(n) ? node(n).op : Op::input; }
+  Op op(NodeId n) const { return k_.computes(n) ? node(n).op : Op::input; }
   NodeId argument(NodeId n, std::size_t i) const { return reads(n)[i].base; }
 
  private:
   const Node& node(NodeId n) const { return k_.graph[n]; }
   const std::vector<Access>& reads(NodeId n) const { return k_.folded.work[at(n)].reads; }
-  bool is_inside(NodeId n) const { return std::ranges::find(k_.nodes, n) != k_.nodes.end(); }
   bool reads_value(NodeId n, NodeId value) const { return std::ranges::count(reads(n), value, &Access::base) > 0; }
   DType dtype() const { return call_.products.products[0].dtype; }
 
@@ -114,7 +113,7 @@ class BlasMatcher {
 
   /// What lies behind casts of the group's own to float32.
   std::optional<Access> uncast(Access a) {
-    while (is_inside(a.base)) {
+    while (k_.computes(a.base)) {
       const NodeId n = a.base;
       if (node(n).op != Op::cast || node(n).dtype != DType::kFloat32 || !is_identity(reads(n)[0])) return std::nullopt;
       used_.insert(n);

@@ -195,10 +195,9 @@ class Translator {
     if (a.has_positions()) return refuse("takes no elements at positions");
     if (from.op == Op::constant && is_float(from.dtype)) return number(std::get<ConstantAttributes>(from.attributes));
     const auto level = level_seen(a, reader);
-    const bool is_inside = std::ranges::binary_search(k_.nodes, a.base);
     if (!level) return refuse("takes other arrays of images, of channels and of numbers");
     if (*level == Level::kChannels && step_of(a) != 1) return refuse("takes numbers of channels that lie together");
-    if (!is_inside) {
+    if (!k_.computes(a.base)) {
       if (from.op == Op::iota || from.op == Op::constant || !is_float(from.dtype) || from.dtype == DType::kFloat64)
         return refuse("takes arrays of half types and of float32");
       return *level == Level::kImages ? read(a, a.shape, true) : read(a, extents_of(*level), false);

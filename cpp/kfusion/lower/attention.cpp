@@ -23,7 +23,6 @@ class Reader {
   Op op(NodeId n) const { return k_.graph[n].op; }
   const std::vector<Access>& reads(NodeId n) const { return k_.folded.work[at(n)].reads; }
   NodeId read(NodeId n, std::size_t i) const { return reads(n)[i].base; }
-  bool is_inside(NodeId n) const { return std::ranges::binary_search(k_.nodes, n); }
 
   /// Those of the kernel that `ends` are made of.
   std::vector<NodeId> made_of(std::vector<NodeId> ends) const {
@@ -44,22 +43,22 @@ class Reader {
 /// Weights that are exp(x - max(x)) / sum, as they are or rounded to a half type.
 std::optional<Halves> halves_of(const Candidate& k) {
   const Reader r(k);
-  const auto is_of_weights = [&](NodeId n) { return r.op(n) == Op::matmul && r.is_inside(r.read(n, 0)); };
+  const auto is_of_weights = [&](NodeId n) { return r.op(n) == Op::matmul && k.computes(r.read(n, 0)); };
   const auto product = std::ranges::find_if(k.nodes, is_of_weights);
   if (product == k.nodes.end() || std::ranges::count_if(k.nodes, is_of_weights) != 1) return std::nullopt;
   Halves h;
   h.product = *product, h.weights = r.read(h.product, 0);
-  if (r.is_inside(r.read(h.product, 1))) return std::nullopt;  // values are known before any weight is
+  if (k.computes(r.read(h.product, 1))) return std::nullopt;  // values are known before any weight is
   const bool rounds = r.op(h.weights) == Op::cast && is_half(k.graph[h.weights].dtype);
   const NodeId quotient = rounds ? r.read(h.weights, 0) : h.weights;
-  if (!r.is_inside(quotient) || r.op(quotient) != Op::divide) return std::nullopt;
+  if (!k.computes(quotient) || r.op(quotient) != Op::divide) return std::nullopt;
   const NodeId exponentials = r.read(quotient, 0);
   h.sum = r.read(quotient, 1);
-  if (!r.is_inside(exponentials) || r.op(exponentials) != Op::exp || r.op(h.sum) != Op::sum) return std::nullopt;
+  if (!k.computes(exponentials) || r.op(exponentials) != Op::exp || r.op(h.sum) != Op::sum) return std::nullopt;
   const NodeId shifted = r.read(exponentials, 0);
-  if (!r.is_inside(shifted) || r.op(shifted) != Op::subtract) return std::nullopt;
+  if (!k.computes(shifted) || r.op(shifted) != Op::subtract) return std::nullopt;
   h.largest = r.read(shifted, 1);
-  if (!r.is_inside(h.largest) || r.op(h.largest) != Op::max) return std::nullopt;
+  if (!k.computes(h.largest) || r.op(h.largest) != Op::max) return std::nullopt;
   h.scores = r.made_of({h.largest, h.sum});
   for (const NodeId n : k.nodes)
     if (n != h.weights && n != quotient && !std::ranges::binary_search(h.scores, n)) h.output.push_back(n);

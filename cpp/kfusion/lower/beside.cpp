@@ -17,8 +17,7 @@ std::int64_t depth_of(const Candidate& k, const Chain& chain) {
 bool reads_elements(const Candidate& k, const Contraction& c) {
   return std::ranges::any_of(k.nodes, [&](NodeId n) {
     return k.graph[n].op != Op::matmul && std::ranges::any_of(k.folded.work[at(n)].reads, [&](const Access& a) {
-             return std::ranges::find(k.nodes, a.base) == k.nodes.end() &&
-                    distinct_elements(a) > std::max(c.rows, c.cols);
+             return !k.computes(a.base) && distinct_elements(a) > std::max(c.rows, c.cols);
            });
   });
 }

@@ -131,7 +131,6 @@ class Judge {
   using Why = std::optional<std::string>;
 
   const Node& node(NodeId n) const { return k_.graph[n]; }
-  bool is_inside(NodeId n) const { return std::ranges::find(k_.nodes, n) != k_.nodes.end(); }
 
   Why refusal_of_kind(NodeId n) {
     if (is_product(node(n))) return refusal_of_product(n);
@@ -154,8 +153,8 @@ class Judge {
   /// One element of each row of what is computed here, or one of an array for each row.
   Why refusal_of_gather(NodeId n, const Work& w) const {
     const Access& from = w.reads[0];
-    const bool is_pick = is_inside(from.base) && picks(from, domain_, all_ & ~kept_);
-    if (kept_ == all_ || (is_inside(from.base) && !is_pick))
+    const bool is_pick = k_.computes(from.base) && picks(from, domain_, all_ & ~kept_);
+    if (kept_ == all_ || (k_.computes(from.base) && !is_pick))
       return "runs no " + std::string(name(node(n).op)) + " but of one element for each row that it reduces";
     Access of_rows = from;
     of_rows.positions = Access::kNoPositions, of_rows.step = 0;
@@ -169,7 +168,7 @@ class Judge {
     const auto left = factor_of(k_.graph, reads[0], node(n).shape, shape_, true);
     const auto right = factor_of(k_.graph, reads[1], node(n).shape, shape_, false);
     if (!left || !right) return "reads a factor whose leading axes are no single axis";
-    if (is_inside(reads[0].base) || is_inside(reads[1].base)) return "computes no factor of its product";
+    if (k_.computes(reads[0].base) || k_.computes(reads[1].base)) return "computes no factor of its product";
     if (first_ >= 0 && node(first_).shape != node(n).shape) return "computes products of one shape only";
     if (first_ >= 0 && reads_of(k_.folded, first_)[0] != reads[0]) return "computes products of one left factor only";
     if (first_ < 0) first_ = n;
@@ -189,7 +188,7 @@ class Judge {
   /// Sums of columns are of elements as they are stored.
   Why refusal_of_sums(NodeId n, const Work& w) const {
     const Access& of = w.reads[0];
-    const bool stored = is_inside(of.base) && std::ranges::find(k_.stores, of.base) != k_.stores.end();
+    const bool stored = k_.computes(of.base) && std::ranges::find(k_.stores, of.base) != k_.stores.end();
     const auto axes = static_cast<std::ptrdiff_t>(k_.graph.attributes<PartialAttributes>(n).axes);
     const bool along = product({w.shape.begin(), w.shape.begin() + axes}) == shape_.rows;
     if (stored && is_identity(of) && along && product(w.shape) == shape_.size() && shape_.batches() == 1 &&
@@ -288,8 +287,7 @@ std::optional<std::string> why_beyond(const Candidate& k, const Judged& j, const
       if (!fits || !is_half(k.graph[w.reads[0].base].dtype)) return "sums no columns of a product";
     }
     if (kind(k.graph[n].op) == OpKind::kGather) {
-      const bool is_pick =
-          std::ranges::find(k.nodes, w.reads[0].base) != k.nodes.end() || is_vector_along(w.reads[0], row);
+      const bool is_pick = k.computes(w.reads[0].base) || is_vector_along(w.reads[0], row);
       if (!is_pick && !can.tables) return "takes no elements of an array at positions that are data";
       if (is_pick && !can.lost_picks && !always_has_position(k.graph, k.folded, n))
         return "takes elements of a product at positions that it knows to be there";

@@ -23,7 +23,6 @@ class SpanFinder {
  private:
   const Work& work(NodeId n) const { return k_.folded.work[at(n)]; }
   bool is_gather(NodeId n) const { return kind(k_.graph[n].op) == OpKind::kGather; }
-  bool is_inside(NodeId n) const { return std::ranges::binary_search(k_.nodes, n); }
 
   std::optional<Axes> own_span(NodeId n) const {
     const WorkKind kind = work(n).kind;
@@ -42,7 +41,7 @@ class SpanFinder {
     if (work(n).kind == WorkKind::kContraction) return true;  // factors are along other axes
     const Axes over = work(n).kind == WorkKind::kReduce ? all_ : spans_.at(n);
     return std::ranges::all_of(work(n).reads, [&](const Access& a) {
-      if (!is_inside(a.base)) return true;
+      if (!k_.computes(a.base)) return true;
       const auto span = a.has_positions() ? std::optional(all_) : span_of(a, domain_, over);
       return span && set(a.base, *span);
     });

@@ -1,6 +1,7 @@
 // Executors run the kernels of a plan. The planner knows them by what they say: what they run, what they refuse and
 // why, and at what price.
 #pragma once
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +25,8 @@ struct Candidate {
   Pattern pattern;
   const std::vector<NodeId>& nodes;   ///< that it computes, in order
   const std::vector<NodeId>& stores;  ///< those of them that it stores
+
+  bool computes(NodeId n) const { return std::ranges::binary_search(nodes, n); }
 };
 
 /// A kernel of a plan.
