@@ -8,6 +8,7 @@
 
 #include "cpu/buffer.hpp"
 #include "cpu/job.hpp"
+#include "cpu/move.hpp"
 #include "cpu/platform.hpp"
 #include "cpu/stream.hpp"
 #include "cpu/thread_pool.hpp"
@@ -36,7 +37,7 @@ void copy(void* to, const void* from, std::size_t bytes) {
     if (stream) {
       stream_copy(target, source, n);
     } else {
-      std::memmove(target, source, n);
+      move_bytes(target, source, n);
     }
   });
 }

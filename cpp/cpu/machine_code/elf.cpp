@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cpu/machine_code/relocation.hpp"
+#include "cpu/move.hpp"
 
 namespace kfusion::cpu::elf {
 namespace {
@@ -60,8 +61,8 @@ struct LibraryFunction {
 
 /// What LLVM calls in place of instructions that a processor has not. Nothing else may be called by name.
 const LibraryFunction kLibraryFunctions[] = {
-    {"memcpy", reinterpret_cast<const void*>(&std::memcpy)},
-    {"memmove", reinterpret_cast<const void*>(&std::memmove)},
+    {"memcpy", reinterpret_cast<const void*>(&move_bytes)},
+    {"memmove", reinterpret_cast<const void*>(&move_bytes)},
     {"memset", reinterpret_cast<const void*>(&std::memset)},
     {"fma", of_double<double, double, double>(::fma)},
     {"fmod", of_double<double, double>(::fmod)},
