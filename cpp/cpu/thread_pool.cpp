@@ -82,10 +82,10 @@ class ThreadPool {
     failed_ = false, error_ = nullptr;
     done_.store(0, std::memory_order_relaxed);
     const std::uint64_t serial = Ticket{ticket_.load(std::memory_order_relaxed)}.serial() + 1;
-    core_.store(current_core(), std::memory_order_relaxed);
+    note_core();
     ticket_.store(Ticket::make(serial, threads - 1, parts).word);
     wake();
-    while (claim(-1)) core_.store(current_core(), std::memory_order_relaxed);
+    while (claim(-1)) note_core();
     wait_until_done();
     const std::exception_ptr error = std::move(error_);
     error_ = nullptr;
@@ -145,6 +145,12 @@ class ThreadPool {
     for (int done; (done = done_.load(std::memory_order_acquire)) != parts_;) done_.wait(done);
   }
 
+  /// Workers that spin look at it: it is written only where it changes.
+  void note_core() {
+    const int core = current_core();
+    if (core != core_.load(std::memory_order_relaxed)) core_.store(core, std::memory_order_relaxed);
+  }
+
   /// Where other cores are busy, the system may wake a worker on the caller's core. It then runs instead of the caller.
   bool is_in_the_way() const {
     const int core = current_core();
@@ -197,8 +203,8 @@ class ThreadPool {
 
   alignas(64) std::atomic<std::uint64_t> ticket_{0};
   alignas(64) std::atomic<int> done_{0};
+  alignas(64) std::atomic<int> core_{-1};  // the caller's
   alignas(64) std::atomic<bool> busy_{false};
-  std::atomic<int> core_{-1};  // the caller's
   std::atomic<int> sleepers_{0};
   std::atomic<bool> waking_{false};
   Clock::time_point woken_at_;  // guarded by mutex_
