@@ -145,44 +145,6 @@ assert signal.sigwait([signal.SIGUSR1]) == signal.SIGUSR1
     )
 
 
-def test_threads_are_worth_what_they_save():
-    """A job is shared where the time saved exceeds what it takes until workers begin."""
-    worth = _core.testing.threads_worth
-    assert worth(200_000, 64, 0.0) == 1  # too little for two
-    assert worth(64 * 1000, 1, 0.0) == worth(10**9, 1, 0.0) == 1
-    at_a_time = 64_000  # bytes a microsecond
-    for delay in (3.0, 40.0, 200.0):
-        assert worth(int(1.9 * delay * at_a_time), 2, delay) == 1
-        assert worth(max(int(2.1 * delay * at_a_time), 1 << 18), 2, delay) == 2
-    assert worth(10**9, 16, 200.0) == 16
-    assert [worth(n << 17, 16, 0.0) for n in (1, 2, 5, 40)] == [1, 2, 5, 16]
-
-
-def test_results_do_not_depend_on_when_workers_come():
-    """Jobs around what sharing is worth, one behind the other and apart, in this process and a forked one."""
-    code = """
-import os, time, numpy as np, kfusion as kf
-rng = np.random.default_rng(0)
-f = kf.fuse(lambda x, y: (np.tanh(x) * y, (2 * x + 3 * y).sum(axis=-1)))
-def check():
-    for n in (40, 80, 160, 640):
-        x, y = rng.standard_normal((2, n, 1000), np.float32)
-        kf.set_num_threads(1)
-        want = [r.tobytes() for r in f(x, y)]
-        for threads in (2, 3, 2):
-            kf.set_num_threads(threads)
-            for i in range(40):
-                if i > 20: time.sleep(2e-4)
-                assert [r.tobytes() for r in f(x, y)] == want
-check()
-pid = os.fork()
-check()
-if pid == 0: os._exit(0)
-assert os.waitpid(pid, 0)[1] == 0
-"""
-    run_python(code)
-
-
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a thread's cores cannot be chosen here")
 def test_workers_leave_the_callers_core_to_it():
     """Where a worker finds no other core, it neither waits busily for jobs nor takes a share of them."""

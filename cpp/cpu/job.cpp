@@ -10,8 +10,8 @@ namespace kfusion::cpu {
 namespace {
 
 constexpr std::int64_t kBytesPerThread = 128 * 1024;
-/// Of one core with AVX2, within its caches.
-constexpr double kBytesPerUs = 64e3, kFlopsPerByte = 1.25;
+/// Less is done sooner by one thread than a worker that sleeps is woken, which takes some 30 us.
+constexpr std::int64_t kBriefBytes = 3 << 19;
 
 /// Negative: not known yet. No static variable of the function: a child of fork() would wait for ever for one that
 /// another thread was about to make.
@@ -21,22 +21,11 @@ thread_local bool in_passes = false;
 
 }  // namespace
 
-int threads_worth(std::int64_t bytes, int most, double delay_us) {
-  const auto threads = static_cast<int>(std::min<std::int64_t>(bytes / kBytesPerThread, most));
-  if (threads < 2) return 1;
-  const double alone_us = static_cast<double>(bytes) / kBytesPerUs;
-  return alone_us - alone_us / threads > delay_us ? threads : 1;
-}
-
 int threads_for(std::int64_t bytes) {
-  const int most = num_threads();
-  if (const int threads = threads_worth(bytes, most, kMostWakeUs); threads > 1) return threads;
-  const int threads = threads_worth(bytes, most, kHandOverUs);
-  if (threads == 1) return 1;
-  return threads_worth(bytes, most, worker_delay_us(threads - 1, static_cast<double>(bytes) / kBytesPerUs));
+  if (bytes < 2 * kBytesPerThread) return 1;
+  const int threads = static_cast<int>(std::min<std::int64_t>(bytes / kBytesPerThread, num_threads()));
+  return bytes < kBriefBytes && threads > 1 && !workers_are_near(threads - 1) ? 1 : threads;
 }
-
-std::int64_t bytes_for_flops(double flops) { return static_cast<std::int64_t>(std::min(flops / kFlopsPerByte, 1e15)); }
 
 InPasses::InPasses(bool on) : before_(in_passes) { in_passes = on; }
 InPasses::~InPasses() { in_passes = before_; }

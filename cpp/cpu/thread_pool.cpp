@@ -31,8 +31,6 @@ using Clock = std::chrono::steady_clock;
 /// Longer than the gap between two kernels, shorter than anyone notices.
 constexpr auto kSpin = std::chrono::microseconds(50);
 
-constexpr double kUsualWakeUs = 40;  // on a virtual machine; on others some 5
-
 void relax() {
 #if defined(__x86_64__)
   _mm_pause();
@@ -96,11 +94,6 @@ class ThreadPool {
 
   bool are_awake(int workers) const { return started_.load() - sleepers_.load() >= workers; }
 
-  /// What a wake takes until a worker runs on a core of its own, by the last wakes.
-  double wake_us() const { return wake_us_.load(std::memory_order_relaxed); }
-  /// After so many jobs that wakes seemed too slow for, one tries again.
-  void forget_slow_wakes() { wake_us_.store(std::max(wake_us() * 0.98, kUsualWakeUs), std::memory_order_relaxed); }
-
  private:
   void start(int workers) {
     for (; started_ < workers; ++started_) {
@@ -118,7 +111,6 @@ class ThreadPool {
     if (sleepers_.load() == 0 || waking_.exchange(true)) return;
     {
       const std::lock_guard lock(mutex_);
-      woken_at_ = Clock::now();
     }
     awake_.notify_all();
   }
@@ -157,14 +149,6 @@ class ThreadPool {
     return core >= 0 && core == core_.load(std::memory_order_relaxed);
   }
 
-  /// By the first of the workers that a wake was for.
-  void note_wake() {
-    const std::chrono::duration<double, std::micro> taken = Clock::now() - woken_at_;
-    if (is_in_the_way()) return;
-    const double us = std::min(taken.count(), kMostWakeUs);
-    wake_us_.store(wake_us() + (us - wake_us()) / 4, std::memory_order_relaxed);
-  }
-
   void work(int index) {
     for (;;) {
       const std::uint64_t serial = Ticket{ticket_.load(std::memory_order_acquire)}.serial();
@@ -192,10 +176,8 @@ class ThreadPool {
     if (came) return;
     std::unique_lock lock(mutex_);
     sleepers_.fetch_add(1);
-    bool slept = false;
     awake_.wait(lock, [&] {  // who looks is no longer on the way, whether or not there is news for it
-      if (waking_.exchange(false) && slept) note_wake();
-      slept = true;
+      waking_.store(false);
       return news();
     });
     sleepers_.fetch_sub(1);
@@ -207,8 +189,6 @@ class ThreadPool {
   alignas(64) std::atomic<bool> busy_{false};
   std::atomic<int> sleepers_{0};
   std::atomic<bool> waking_{false};
-  Clock::time_point woken_at_;  // guarded by mutex_
-  std::atomic<double> wake_us_{kUsualWakeUs};
   std::atomic<int> started_{0};
   // The job: written by the caller while no part is claimable.
   Body body_ = nullptr;
@@ -296,22 +276,17 @@ void set_num_threads(int n) {
   thread_limit.store(std::min(n, kMaxThreads));
 }
 
-double worker_delay_us(int workers, double alone_us) {
-  if (parallel_region()) return kHandOverUs;  // they wait between two functions of torch's
+bool workers_are_near(int workers) {
+  if (parallel_region()) return true;  // they wait between two functions of torch's
+  constexpr auto kClose = std::chrono::microseconds(200);
   constexpr int kLeastInRow = 3;
-  static std::atomic<Clock::rep> last_end{0};
+  static std::atomic<Clock::rep> last{0};
   static std::atomic<int> in_row{0};
   const auto now = Clock::now().time_since_epoch();
-  const auto end =
-      now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::micro>(alone_us));
-  const bool close = now - Clock::duration(last_end.exchange(end.count(), std::memory_order_relaxed)) < kSpin;
+  const bool close = now - Clock::duration(last.exchange(now.count(), std::memory_order_relaxed)) < kClose;
   const int before = close ? in_row.load(std::memory_order_relaxed) : 0;
   in_row.store(std::min(before + 1, kLeastInRow), std::memory_order_relaxed);
-  ThreadPool& pool = thread_pool();
-  if (before + 1 >= kLeastInRow || pool.are_awake(workers)) return kHandOverUs;
-  const double wake_us = pool.wake_us();
-  pool.forget_slow_wakes();
-  return wake_us;
+  return before + 1 >= kLeastInRow || thread_pool().are_awake(workers);
 }
 
 void parallel_for(std::int64_t count, int threads, Body body, void* context, std::int64_t many) {

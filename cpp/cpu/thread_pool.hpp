@@ -9,12 +9,9 @@ namespace kfusion::cpu {
 int num_threads();
 void set_num_threads(int n);
 
-/// Microseconds until so many workers begin a job that takes one thread `alone_us`: kHandOverUs where they are awake,
-/// or where such jobs follow each other so closely that they stay awake once they are woken; else what the last wakes
-/// took, at most kMostWakeUs. It decides how a job is shared out, never what it computes. To be asked once for each job
-/// that it matters to.
-double worker_delay_us(int workers, double alone_us);
-inline constexpr double kHandOverUs = 3, kMostWakeUs = 200;
+/// Whether that many workers are awake, or jobs so brief as the caller's follow each other so closely that it pays to
+/// wake them. To be asked once for each such job.
+bool workers_are_near(int workers);
 
 using Body = void (*)(void* context, std::int64_t begin, std::int64_t end);
 inline constexpr std::int64_t kManyUnits = 64;

@@ -4,7 +4,6 @@
 #include "cpu/buffer_pool.hpp"
 #include "cpu/control_group.hpp"
 #include "cpu/isa.hpp"
-#include "cpu/job.hpp"
 #include "cpu/loops/loop_kernel.hpp"
 #include "cpu/loops/loops_by.hpp"
 #include "cpu/machine_code/vector_libm.hpp"
@@ -26,12 +25,6 @@ void bind_switches(py::module_& m) {
       },
       "blas_threads()\n--\n\nThe threads of the BLAS that blocks of products are computed by; None where this process "
       "has none.\n");
-  m.def("threads_worth", &cpu::threads_worth, py::arg("nbytes"), py::arg("most"), py::arg("delay_us"),
-        R"(threads_worth(nbytes, most, delay_us)
---
-
-The threads that share a job on the CPU of so many bytes, where workers begin after so many microseconds.
-)");
   m.def("set_isa", &cpu::set_isa, py::arg("name"), R"(set_isa(name)
 --
 

@@ -94,8 +94,7 @@ class GeneratedKernel::Program {
         columns_(cached_.form().across ? std::optional<ir::ColumnJobs>(cached_.form()) : std::nullopt),
         rows(cached_.form().rows()),
         cols(kernel.kind == Pattern::kPointwise ? cached_.form().cols() : kernel.cols()),
-        bytes(kernel.bytes()),
-        work(ir::work_of(kernel)) {
+        bytes(kernel.bytes()) {
     for (std::size_t t = 0; t < kernel.stores.size(); ++t)
       stored_bytes += cached_.form().elements(cached_.form().stores[t]) * cached_.form().stores[t].item;
     for (const Constant& c : kernel.constants) has_parameters_ = has_parameters_ || c.parameter >= 0;
@@ -104,6 +103,7 @@ class GeneratedKernel::Program {
   }
 
   const KernelCode& code(bool streams) const { return streams ? streaming_ : cached_; }
+  std::int64_t work() const { return ir::work_of(kernel); }
   std::int64_t scratch_bytes_of_call() const { return scratch_bytes_; }
   /// In place the lines are in the cache already, and theirs to write.
   bool is_in_place(const std::byte* const* loads, std::byte* const* stores) const {
@@ -196,7 +196,7 @@ class GeneratedKernel::Program {
   bool has_parameters_ = false;
 
  public:
-  const std::int64_t rows, cols, bytes, work;
+  const std::int64_t rows, cols, bytes;
   std::int64_t stored_bytes = 0;
 };
 
@@ -250,13 +250,13 @@ void GeneratedKernel::run(const std::byte* const* loads, std::byte* const* store
   if (whole_links_)
     return whole_links_->for_each(
         loads, stores, [&](const GeneratedKernel& k, const auto* from, auto* to) { k.run(from, to, parameters); });
-  if (links_) return links_->run(loads, stores, parameters, threads_for(links_->work));
+  if (links_) return links_->run(loads, stores, parameters, threads_for(ir::work_of(links_->kernel)));
   const Program& p = *program_;
   if (p.kernel.rows() * p.kernel.cols() == 0) return;
   const bool stream = streams(p.stored_bytes, p.bytes) && p.may_stream() && !p.is_in_place(loads, stores);
   const std::vector<ir::Function>& functions = p.code(stream).functions();
   p.with_call(loads, stores, parameters,
-              [&](const ir::Call& call) { p.run_rows(functions, call, threads_for(p.work), stream); });
+              [&](const ir::Call& call) { p.run_rows(functions, call, threads_for(p.work()), stream); });
 }
 
 void GeneratedKernel::run_part(const std::byte* const* loads, std::byte* const* stores, const double* parameters,

@@ -306,6 +306,11 @@ std::vector<std::int64_t> block_extents(std::int64_t extent, std::int64_t step) 
   return extent < step ? std::vector{rest} : std::vector{step, rest};
 }
 
+std::int64_t bytes_for_flops(double flops) {
+  constexpr double kFlopsPerByte = 10;
+  return static_cast<std::int64_t>(std::min(flops / kFlopsPerByte, 1e15));
+}
+
 Piece whole_piece(const Contraction& c, const Block& block) {
   Taker t(c, block);
   for (int i = 0; i < std::ssize(c.epilogue.stores); ++i) {

@@ -18,6 +18,9 @@ struct Block {
 /// The extents that blocks of `step` have along an axis: that, and what is left at the end.
 std::vector<std::int64_t> block_extents(std::int64_t extent, std::int64_t step);
 
+/// A job (job.hpp) that takes as long as so many operations of products.
+std::int64_t bytes_for_flops(double flops);
+
 /// What an operand of a Piece is.
 struct Given {
   enum class Kind : std::uint8_t {

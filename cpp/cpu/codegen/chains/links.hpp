@@ -11,11 +11,17 @@
 #include "cpu/codegen/chains/long_chains.hpp"
 #include "cpu/codegen/form/form.hpp"
 #include "cpu/codegen/form/policy.hpp"
-#include "cpu/codegen/form/work.hpp"
 #include "cpu/thread_pool.hpp"
 #include "kfusion/divide_up.hpp"
 
 namespace kfusion::cpu::ir {
+
+/// Bytes that a kernel moves, and as many again for every few steps.
+inline std::int64_t work_of(const Kernel& k) {
+  constexpr std::int64_t kStepsPerPass = 16;  // that take about as long as memory does
+  const auto steps = std::ssize(k.steps) + std::ssize(k.stores);
+  return k.bytes() + std::max(k.bytes(), 4 * k.rows() * k.cols()) * steps / kStepsPerPass;
+}
 
 /// f(row, last row, begin, end) for all of so many rows, of which threads share long ones by pieces.
 template <class F>
@@ -38,7 +44,7 @@ void share_rows(std::int64_t rows, std::int64_t cols, std::int64_t piece, int th
 template <class Program>
 class LinksBy {
  public:
-  explicit LinksBy(const Kernel& k) : kernel(k), work(work_of(k)), chain_(chain_of(k)) {
+  explicit LinksBy(const Kernel& k) : kernel(k), chain_(chain_of(k)) {
     for (const Link& l : chain_.links) {
       programs_.push_back(std::make_unique<const Program>(l.kernel));
       scratch_bytes_ = std::max(scratch_bytes_, programs_.back()->scratch_bytes_of_call());
@@ -76,7 +82,6 @@ class LinksBy {
   const std::vector<std::unique_ptr<const Program>>& programs() const { return programs_; }
 
   const Kernel kernel;
-  const std::int64_t work;
 
  private:
   bool goes_by_rows() const { return kernel.kind != Pattern::kPointwise && !chain_.is_whole; }
