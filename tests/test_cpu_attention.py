@@ -53,7 +53,7 @@ FORMS = {
 
 
 def positions_within(s):
-    """Of the scores' own shape: they are made in the kernel."""
+    """Positions in the scores' own shape, made in the kernel."""
     return kf.iota(s.shape, s.ndim - 2), kf.iota(s.shape, s.ndim - 1)
 
 
@@ -74,7 +74,7 @@ def late_within(s):
 
 
 def sloped_within(s):
-    """Of int32, int64 and floats."""
+    """A mask and a slope of int32, int64 and floats."""
     i, j = positions_within(s)
     i = (i.astype(np.int32) + 3).astype(np.int64)
     return kf.where((abs(i - j) <= 400) & (j.astype(np.int32) > 5), s - 0.125 * (i - j).astype(np.float32), -np.inf)
