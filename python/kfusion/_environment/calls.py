@@ -139,7 +139,8 @@ def prepared(
     """
     _require_one_device(who, tracer.inputs)
     instructions, parameters = tracer.program.needed()
-    sources, watched = _sources(tracer.inputs, guards), _watched(tracer, guards)
+    named = _by_identity(guards)
+    sources, watched = _sources(tracer.inputs, named), _watched(tracer, guards)
     # Traced values and their tracer hold one another until Python looks for such cycles: no argument lives as long.
     tracer.inputs[:] = [i if i.argument < 0 else i._replace(array=None) for i in tracer.inputs]
     made = Prepared(
@@ -154,7 +155,7 @@ def prepared(
         watched,
         tracer.inputs,
         [_written(tracer, w) for w in written],
-        _made_of(tracer, guards),
+        _made_of(tracer, named),
     )
     return made if tracer.recorded is None else made._replace(alike=_for_other_sizes(made, tracer.recorded, fill_of))
 
@@ -239,18 +240,17 @@ def _captured(tracer: Tracer) -> list[Any]:
     return [tracer.moved.get(id(i.array), i.array) for i in tracer.inputs if i.captured]
 
 
-def _sources(inputs: Iterable[Input], guards: Iterable[Guard]) -> list[Any]:
-    guarded = _by_identity(guards)
-    return [i.argument if i.argument >= 0 else _weak(i.array) if id(i.array) in guarded else i.array for i in inputs]
+def _sources(inputs: Iterable[Input], named: Mapping[int, Any]) -> list[Any]:
+    return [i.argument if i.argument >= 0 else _weak(i.array) if id(i.array) in named else i.array for i in inputs]
 
 
-def _made_of(tracer: Tracer, guards: Iterable[Guard]) -> list[Any]:
+def _made_of(tracer: Tracer, named: Mapping[int, Any]) -> list[Any]:
     """Weak references to the tensors that the function names, where its trace computed something of tensors."""
     tensor = getattr(sys.modules.get("torch"), "Tensor", ())
-    named = {i: v for i, v in _by_identity(guards).items() if isinstance(v, tensor)}
-    captured = _captured(tracer)
-    is_computed = any(id(a) not in named and id(a._base) not in named for a in captured if isinstance(a, tensor))
-    return list(map(weakref.ref, named.values())) if is_computed else []
+    tensors = {i: v for i, v in named.items() if isinstance(v, tensor)}
+    captured = [a for a in _captured(tracer) if isinstance(a, tensor)]
+    is_computed = any(id(a) not in tensors and id(a._base) not in tensors for a in captured)
+    return list(map(weakref.ref, tensors.values())) if is_computed else []
 
 
 def _watched(tracer: Tracer, guards: Sequence[Guard]) -> list[tuple[Any, bool, Any]]:

@@ -48,11 +48,11 @@ def _with_slopes(y: Any, x: Any, axes: Any) -> Any:
     """A product, whose derivative by each factor is the product of the others: y / x but for these kinds of factors."""
     slopes = y / x
     kinds = x == 0, p.isinf(x), p.isnan(x)
-    zeros, *others = (p.sum(views.astype(is_kind, x._dtype), axes, True) for is_kind in kinds)
-    for is_kind, count in zip(kinds, (zeros, *others), strict=True):
+    counts = [p.sum(views.astype(is_kind, x._dtype), axes, True) for is_kind in kinds]
+    for is_kind, count in zip(kinds, counts, strict=True):
         beside = p.where(count == 1, p.prod(p.where(is_kind, 1.0, x), axes, True), y * p.sign(x))
         slopes = p.where(is_kind, beside, slopes)
-    return with_derivatives(y, (x, p.where(zeros > 1, 0.0, slopes)))
+    return with_derivatives(y, (x, p.where(counts[0] > 1, 0.0, slopes)))
 
 
 def _largest(op: str) -> Callable[..., Any]:
